@@ -1,0 +1,162 @@
+"""Lai and Yang's algorithm (1987) for channels that reorder, for many snapshots at once.
+
+Theory of operation
+-------------------
+There are no markers. A node's *number* is the newest snapshot that it has recorded, and every message carries its
+sender's number (the paper's colour: white below n, red from n on). Two rules:
+
+1. *Colour before delivery.* A node records snapshot n before it delivers a message stamped n or higher. So nothing
+   that was sent after a recording is received before one.
+2. *Closed by counting.* When P records n it says, off the data path, how many messages it had sent on each channel.
+   The content of P→Q is the messages stamped below n that Q receives after recording n; it is complete once those,
+   and those that Q had received before, add up to P's count.
+
+Counts may take any path and arrive in any order, before or after the messages that they count. A count also serves as
+the invitation to record: on a silent channel nothing else would come. Recording early is always legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from strobe.model.errors import HostFault, PeerFault
+from strobe.model.ids import ChannelId, SeenIds, SnapshotId
+from strobe.protocol.events import (
+    Abort,
+    ChannelRecorded,
+    CountArrived,
+    Deliver,
+    Effect,
+    Initiate,
+    Input,
+    MessageArrived,
+    NodeRecorded,
+    RecordState,
+    SendCount,
+    Sending,
+    SendStamped,
+)
+
+__all__ = ["LaiYang"]
+
+
+class _InFlight:
+    """One channel's content for one snapshot, while it is open."""
+
+    __slots__ = ("before", "content", "expected")
+
+    def __init__(self, before: int) -> None:
+        self.before = before  # received before this node recorded; all of these are white
+        self.content: list[Any] = []
+        self.expected: int | None = None  # the sender's count, once it is known
+
+    def complete(self) -> bool:
+        return self.expected is not None and self.before + len(self.content) >= self.expected
+
+
+class LaiYang:
+    """One node's part in every snapshot that passes."""
+
+    stamps_messages = True
+
+    def __init__(self, inputs: Iterable[ChannelId], outputs: Iterable[ChannelId]) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.number = 0
+        self._sent = dict.fromkeys(self.outputs, 0)
+        self._received = dict.fromkeys(self.inputs, 0)
+        self._open: dict[SnapshotId, dict[ChannelId, _InFlight]] = {}
+        self._aborted = SeenIds()
+
+    def key(self) -> object:
+        opened = tuple(
+            (s, tuple((c, f.before, tuple(f.content), f.expected) for c, f in sorted(channels.items())))
+            for s, channels in sorted(self._open.items())
+        )
+        return (
+            self.number, opened, tuple(self._sent.values()), tuple(self._received.values()), self._aborted.key()
+        )  # fmt: skip
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        if isinstance(input, MessageArrived):
+            return self._message(input.channel, input.message, input.stamp)
+        if isinstance(input, Sending):
+            return self._send(input.channel, input.message)
+        if isinstance(input, CountArrived):
+            return self._count(input.channel, input.snapshot, input.sent)
+        if isinstance(input, Initiate):
+            return self._record_up_to(input.snapshot)
+        if isinstance(input, Abort):
+            return self._abort(input.snapshot)
+        raise HostFault(f"Lai–Yang takes no {type(input).__name__}.")
+
+    def _send(self, channel: ChannelId, message: Any) -> tuple[Effect, ...]:
+        if channel not in self._sent:
+            raise HostFault(f"A message is to go out on {channel!r}, which is no output of this node.")
+        self._sent[channel] += 1
+        return (SendStamped(channel, message, self.number),)
+
+    def _message(self, channel: ChannelId, message: Any, stamp: int) -> tuple[Effect, ...]:
+        if channel not in self._received:
+            raise HostFault(f"A message came on {channel!r}, which is no input of this node.")
+        effects = self._colour(stamp)
+        self._received[channel] += 1
+        effects += (Deliver(channel, message),)
+        for snapshot in [s for s, channels in self._open.items() if stamp < s and channel in channels]:
+            self._open[snapshot][channel].content.append(message)
+            effects += self._settle(snapshot, channel)
+        return effects
+
+    def _count(self, channel: ChannelId, snapshot: SnapshotId, sent: int) -> tuple[Effect, ...]:
+        if channel not in self._received:
+            raise HostFault(f"A count came for {channel!r}, which is no input of this node.")
+        if snapshot in self._aborted:
+            return ()
+        effects = self._record_up_to(snapshot)
+        flight = self._open.get(snapshot, {}).get(channel)
+        if flight is None or flight.expected is not None:
+            raise PeerFault(
+                f"A second count for snapshot {snapshot} came for {channel!r}: its sender must send exactly one."
+            )
+        flight.expected = sent
+        return effects + self._settle(snapshot, channel)
+
+    def _abort(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        self._open.pop(snapshot, None)
+        self._aborted.add(snapshot)
+        return ()
+
+    # One method per rule; the mutants in the simulator override exactly these.
+
+    def _colour(self, stamp: int) -> tuple[Effect, ...]:
+        """Rule 1: before a message of a later colour is delivered, take that colour."""
+        return self._record_up_to(SnapshotId(stamp))
+
+    def _record_up_to(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        """Record every snapshot up to this one: a node that sees n first takes the same state for those it missed."""
+        effects: tuple[Effect, ...] = ()
+        while self.number < snapshot:
+            self.number += 1
+            if SnapshotId(self.number) not in self._aborted:
+                effects += self._record(SnapshotId(self.number))
+        return effects
+
+    def _record(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        self._open[snapshot] = {channel: _InFlight(self._received[channel]) for channel in self.inputs}
+        counts = tuple(SendCount(channel, snapshot, self._sent[channel]) for channel in self.outputs)
+        return (RecordState(snapshot), *counts, *self._finish(snapshot))
+
+    def _settle(self, snapshot: SnapshotId, channel: ChannelId) -> tuple[Effect, ...]:
+        """Rule 2: close the channel when what was received of the old colour adds up to what was sent."""
+        flight = self._open[snapshot][channel]
+        if not flight.complete():
+            return ()
+        del self._open[snapshot][channel]
+        return (ChannelRecorded(snapshot, channel, tuple(flight.content)), *self._finish(snapshot))
+
+    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        if self._open[snapshot]:
+            return ()
+        del self._open[snapshot]
+        return (NodeRecorded(snapshot),)
