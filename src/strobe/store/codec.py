@@ -1,0 +1,404 @@
+"""The manifest as bytes. This module alone owns the format; `docs/reference/snapshot-format.md` describes it.
+
+Theory
+------
+The *body* is the manifest as one JSON object in canonical form (keys sorted, no spaces, UTF-8). The file is the body
+with the Merkle root as its last member and a newline: cutting the root off again gives back the exact bytes that were
+hashed, so another program can check the root without agreeing with us on how to write a number.
+
+The reader is strict. It gives back what was written, or `Damaged` with the name of the field. Every field must be
+there (absent and null are not the same), names must not repeat, and the root must fit, so no changed byte goes unseen.
+It grows like this: fields that this Strobe does not know are kept and written back, but only in the manifest itself,
+in a node and in a channel, and only if a reader may ignore them. Anything else needs a new format number, and a
+snapshot of a newer format is refused as such before its fields are looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from strobe.model.cut import Json, canonical
+from strobe.model.errors import Damaged, HostFault, Misuse, StrobeError
+from strobe.model.graph import Graph, graph_from_json, graph_to_json
+from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.store.manifest import FORMAT, BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared
+from strobe.store.merkle import merkle_root
+
+__all__ = ["decode", "encode", "root_of"]
+
+T = TypeVar("T")
+
+BODY: Final = "manifest.json"  # the body's path among the leaves of the Merkle tree
+_SEAL = re.compile(rb',"root":"([0-9a-f]{64})"\}\n\Z')
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file's bytes. What was written is read back first: a manifest that cannot be read must never become one."""
+    body = _body(manifest)
+    data = body[:-1] + f',"root":"{_root(manifest, body)}"}}\n'.encode()
+    if decode(data) != manifest:
+        raise HostFault(
+            f"The manifest of snapshot {manifest.snapshot} would not be read back as it is: an id or a number has the "
+            "wrong type, or offsets and sink data hold something that JSON does not have.",
+            untouched="Nothing was written.",
+        )
+    return data
+
+
+def root_of(manifest: Manifest) -> str:
+    """The Merkle root over all blobs and the manifest itself."""
+    return _root(manifest, _body(manifest))
+
+
+def _root(manifest: Manifest, body: bytes) -> str:
+    leaves = [(path, ref.sha256, ref.size) for path, ref in manifest.blobs()]
+    return merkle_root([*leaves, (BODY, hashlib.sha256(body).hexdigest(), len(body))])
+
+
+def _body(manifest: Manifest) -> bytes:
+    try:
+        return canonical(_manifest_json(manifest))
+    except (TypeError, ValueError) as error:
+        raise Misuse(
+            f"This does not fit into the manifest of snapshot {manifest.snapshot}: {error}.",
+            untouched="Nothing was written.",
+            next="Offsets, sink data and file names are JSON values: no NaN, no objects, text as keys.",
+        ) from error
+
+
+def _manifest_json(m: Manifest) -> dict[str, Json]:
+    return {
+        **_extra(m.extra, _MANIFEST, "the manifest"),
+        "format": FORMAT,
+        "snapshot": m.snapshot,
+        "kind": m.kind.value,
+        "job": m.job,
+        "host": m.host,
+        "timeline": m.timeline,
+        "incarnation": m.incarnation,
+        "mode": m.mode,
+        "started": m.started,
+        "completed": m.completed,
+        "writer": m.writer,
+        "graph": graph_to_json(m.graph),
+        "nodes": {uid: _node_json(uid, node) for uid, node in m.nodes.items()},
+        "channels": {channel: _channel_json(channel, record) for channel, record in m.channels.items()},
+        "sinks": {
+            sink: [{"handle": each.handle, "data": each.data} for each in prepared]
+            for sink, prepared in m.sinks.items()
+        },
+    }
+
+
+def _node_json(uid: NodeId, node: NodeRecord) -> dict[str, Json]:
+    return {
+        **_extra(node.extra, _NODE, f"node {uid}"),
+        "files": _files_json(node.files),
+        "batch": node.batch,
+        "inputs": dict(node.inputs),
+        "output": node.output,
+        "offsets": node.offsets,
+        "partitions": node.partitions,
+        "state_rows": node.state_rows,
+        "bytes_new": node.bytes_new,
+        "bytes_total": node.bytes_total,
+        "alignment_ms": node.alignment_ms,
+        "sync_ms": node.sync_ms,
+        "async_ms": node.async_ms,
+    }
+
+
+def _channel_json(channel: ChannelId, record: ChannelRecord) -> dict[str, Json]:
+    return {
+        **_extra(record.extra, _CHANNEL, f"channel {channel}"),
+        "producer": record.producer,
+        "location": record.location,
+        "barrier": record.barrier,
+        "in_flight": {
+            consumer: {"after": r.after, "through": r.through, "rows": r.rows}
+            for consumer, r in record.in_flight.items()
+        },
+        "content": _files_json(record.content),
+    }
+
+
+def _files_json(files: Mapping[str, BlobRef]) -> dict[str, Json]:
+    return {path: {"sha256": ref.sha256, "size": ref.size} for path, ref in files.items()}
+
+
+_MANIFEST: Final = frozenset(
+    {
+        "format", "snapshot", "kind", "job", "host", "timeline", "incarnation", "mode", "started", "completed",
+        "writer", "graph", "nodes", "channels", "sinks", "root",
+    }
+)  # fmt: skip
+_NODE: Final = frozenset(
+    {
+        "files", "batch", "inputs", "output", "offsets", "partitions", "state_rows", "bytes_new", "bytes_total",
+        "alignment_ms", "sync_ms", "async_ms",
+    }
+)  # fmt: skip
+_CHANNEL: Final = frozenset({"producer", "location", "barrier", "in_flight", "content"})
+
+
+def _extra(extra: Mapping[str, Json], known: frozenset[str], whose: str) -> Mapping[str, Json]:
+    taken = sorted(known & extra.keys())
+    if taken:
+        raise Misuse(f"Extra field {taken[0]!r} of {whose} has the name of a field of the format.")
+    return extra
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Fault(Exception):
+    """What is wrong with which field; becomes a `Damaged` where the manifest's name is known."""
+
+
+def decode(data: bytes, name: str = "The manifest") -> Manifest:
+    """The manifest, or `Damaged`, or `Misuse` if it is of a newer format. `name` begins the message."""
+    try:
+        return _decode(data, name)
+    except _Fault as fault:
+        raise Damaged(
+            f"{name} is damaged: {fault}.",
+            untouched="Nothing was changed; other snapshots do not depend on this file.",
+            next="Restore another snapshot, or put back a copy of this one.",
+        ) from None
+
+
+def _decode(data: bytes, name: str) -> Manifest:
+    value = _parse(data)
+    number = value.get("format")
+    if number.__class__ is int and number > FORMAT:
+        raise Misuse(
+            f"{name} has format {number}; this Strobe reads formats up to {FORMAT}.",
+            untouched="Nothing was changed.",
+            next="Use the Strobe that wrote it, or a later one.",
+        )
+    if number.__class__ is not int or number != FORMAT:
+        raise _Fault(f"format: {_short(number)} is not a format that ever was")
+    seal = _SEAL.search(data)
+    if seal is None:
+        raise _Fault("root: it must be the last field, 64 lower-case hex digits, and a newline must follow")
+    manifest = _manifest(_Fields("", value))
+    root = seal[1].decode()
+    actual = _root(manifest, data[: seal.start()] + b"}")
+    if root != actual:
+        raise _Fault(f"root: the file says {root}, its content gives {actual}; some byte in it was changed")
+    return manifest
+
+
+def _parse(data: bytes) -> dict[str, Json]:
+    if not data:
+        raise _Fault("the file is empty")
+    try:
+        value = json.loads(data.decode(), object_pairs_hook=_pairs, parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise _Fault(f"byte {error.start} is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise _Fault(f"byte {len(error.doc[: error.pos].encode())} is not JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise _Fault(f"it is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise _Fault("it is not a JSON object")
+    return value
+
+
+def _pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Fault(f"{next(n for n in names if names.count(n) > 1)}: the field is there twice")
+    return value
+
+
+def _refuse(constant: str) -> Json:
+    raise _Fault(f"{constant} is no JSON value")
+
+
+def _short(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+class _Fields:
+    """A JSON object that is read field by field and knows the path that leads to it."""
+
+    def __init__(self, path: str, value: Json) -> None:
+        if not isinstance(value, dict):
+            raise _Fault(f"{path}: {_short(value)} is not an object")
+        self.path = path
+        self.value: dict[str, Json] = value
+
+    def at(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+    def get(self, name: str) -> Json:
+        try:
+            return self.value[name]
+        except KeyError:
+            raise _Fault(f"{self.at(name)}: the field is missing") from None
+
+    def text(self, name: str) -> str:
+        value = self.get(name)
+        if not isinstance(value, str):
+            raise _Fault(f"{self.at(name)}: {_short(value)} is not text")
+        return value
+
+    def text_or_null(self, name: str) -> str | None:
+        return None if self.get(name) is None else self.text(name)
+
+    def whole(self, name: str) -> int:
+        value = self.get(name)
+        if value.__class__ is not int:
+            raise _Fault(f"{self.at(name)}: {_short(value)} is not a whole number")
+        return int(value)
+
+    def whole_or_null(self, name: str) -> int | None:
+        return None if self.get(name) is None else self.whole(name)
+
+    def number(self, name: str) -> float:
+        value = self.get(name)
+        if value.__class__ not in (int, float):
+            raise _Fault(f"{self.at(name)}: {_short(value)} is not a number")
+        return float(value) if isinstance(value, float) else int(value)
+
+    def each(self, name: str, read: Callable[[str, Json], T]) -> dict[str, T]:
+        fields = _Fields(self.at(name), self.get(name))
+        return {key: read(fields.at(key), value) for key, value in fields.value.items()}
+
+    def rest(self, known: frozenset[str]) -> dict[str, Json]:
+        return {name: value for name, value in self.value.items() if name not in known}
+
+    def only(self, *known: str) -> _Fields:
+        for name in self.value:
+            if name not in known:
+                raise _Fault(f"{self.at(name)}: there is no such field")
+        return self
+
+    def make(self, build: Callable[[], T]) -> T:
+        """`build()`, which checks what it makes, with the field's path in front of what it says."""
+        try:
+            return build()
+        except StrobeError as error:
+            raise _Fault(self.at(error.what.rstrip("."))) from None
+
+
+def _manifest(f: _Fields) -> Manifest:
+    kinds = {kind.value: kind for kind in Kind}
+    kind = kinds.get(f.text("kind"))
+    if kind is None:
+        raise _Fault(f"kind: {f.text('kind')!r} is neither checkpoint nor savepoint")
+    return f.make(
+        lambda: Manifest(
+            snapshot=SnapshotId(f.whole("snapshot")),
+            kind=kind,
+            job=f.text("job"),
+            host=f.text("host"),
+            timeline=Timeline(f.whole("timeline")),
+            incarnation=Incarnation(f.whole("incarnation")),
+            mode=f.text("mode"),
+            started=f.text("started"),
+            completed=f.text("completed"),
+            writer=f.text("writer"),
+            graph=_graph(_Fields("graph", f.get("graph"))),
+            nodes={NodeId(uid): node for uid, node in f.each("nodes", _node).items()},
+            channels={ChannelId(channel): record for channel, record in f.each("channels", _channel).items()},
+            sinks=f.each("sinks", _sink),
+            extra=f.rest(_MANIFEST),
+        )
+    )
+
+
+def _node(path: str, value: Json) -> NodeRecord:
+    f = _Fields(path, value)
+    return f.make(
+        lambda: NodeRecord(
+            files=f.each("files", _blob),
+            batch=f.whole_or_null("batch"),
+            inputs={ChannelId(c): position for c, position in f.each("inputs", _position).items()},
+            output=f.whole_or_null("output"),
+            offsets=f.get("offsets"),
+            partitions=f.whole_or_null("partitions"),
+            state_rows=f.whole_or_null("state_rows"),
+            bytes_new=f.whole("bytes_new"),
+            bytes_total=f.whole("bytes_total"),
+            alignment_ms=f.number("alignment_ms"),
+            sync_ms=f.number("sync_ms"),
+            async_ms=f.number("async_ms"),
+            extra=f.rest(_NODE),
+        )
+    )
+
+
+def _channel(path: str, value: Json) -> ChannelRecord:
+    f = _Fields(path, value)
+    return f.make(
+        lambda: ChannelRecord(
+            producer=NodeId(f.text("producer")),
+            location=f.text_or_null("location"),
+            barrier=f.whole_or_null("barrier"),
+            in_flight={NodeId(uid): r for uid, r in f.each("in_flight", _in_flight).items()},
+            content=f.each("content", _blob),
+            extra=f.rest(_CHANNEL),
+        )
+    )
+
+
+def _blob(path: str, value: Json) -> BlobRef:
+    # There are thousands of these: the good ones take a short way, the others one that explains.
+    try:
+        if len(value) == 2 and value["size"].__class__ is int:
+            return BlobRef(value["sha256"], value["size"])
+    except (TypeError, KeyError, StrobeError):
+        pass
+    f = _Fields(path, value).only("sha256", "size")
+    return f.make(lambda: BlobRef(f.text("sha256"), f.whole("size")))
+
+
+def _in_flight(path: str, value: Json) -> InFlight:
+    f = _Fields(path, value).only("after", "through", "rows")
+    return f.make(lambda: InFlight(f.whole("after"), f.whole("through"), f.whole_or_null("rows")))
+
+
+def _position(path: str, value: Json) -> int:
+    if value.__class__ is not int:
+        raise _Fault(f"{path}: {_short(value)} is not a whole number")
+    return int(value)
+
+
+def _sink(path: str, value: Json) -> tuple[Prepared, ...]:
+    if not isinstance(value, list):
+        raise _Fault(f"{path}: {_short(value)} is not a list of prepared handles")
+    prepared = [_Fields(f"{path}[{i}]", each).only("handle", "data") for i, each in enumerate(value)]
+    return tuple(Prepared(f.text("handle"), f.get("data")) for f in prepared)
+
+
+def _graph(f: _Fields) -> Graph:
+    f.only("nodes", "channels")
+    nodes, channels = f.get("nodes"), f.get("channels")
+    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
+        raise _Fault("graph.nodes: it is not a list of names")
+    if not isinstance(channels, list):
+        raise _Fault("graph.channels: it is not a list")
+    for i, channel in enumerate(channels):
+        if not _is_channel(channel):
+            raise _Fault(f"graph.channels[{i}]: {_short(channel)} is not [id, source, target] with or without feedback")
+    return f.make(lambda: graph_from_json(f.value))
+
+
+def _is_channel(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) in (3, 4)
+        and all(isinstance(part, str) for part in value)
+        and value[3:] in ([], ["feedback"])
+    )

@@ -1,0 +1,207 @@
+"""Where everything of a job lives. This module alone knows the paths; it never touches one.
+
+A path here is a *key*: a plain relative path with forward slashes, below the home directory or below the root of an
+object store. Snapshots and blobs may live in any store; stages, channels, logs and locks are below the home directory.
+
+```
+jobs/<job>/
+  lock  incarnation.json  runtime.json  token        who runs the job now, and how to reach it
+  logs/driver.log
+  stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
+  channels/<uid>                                     a Delta table
+  snapshots/chk-000012/manifest.json                 checkpoints, which share
+  blobs/ab/abcdef…                                   the contents of their files, by SHA-256
+  savepoints/sav-000013/manifest.json, blobs/…       savepoints, each with its own blobs
+```
+
+Uids and job names pass `check_uid`, which leaves no way to climb out of the tree.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from strobe.model.ids import NodeId, SnapshotId, Timeline, check_uid
+
+__all__ = [
+    "MANIFEST", "JobLayout", "SavepointLayout", "SnapshotLayout", "blob_path", "job_in", "parse_snapshot_name",
+    "snapshot_name",
+]  # fmt: skip
+
+JOBS: Final = "jobs"
+MANIFEST: Final = "manifest.json"
+_CHECKPOINT: Final = "chk-"
+_SAVEPOINT: Final = "sav-"
+_NAME = re.compile(r"(?:chk|sav)-([0-9]{6,})")
+
+
+def snapshot_name(snapshot: SnapshotId, *, savepoint: bool = False) -> str:
+    """`chk-000012` or `sav-000012`: sorts by age up to a million."""
+    return f"{_SAVEPOINT if savepoint else _CHECKPOINT}{snapshot:06d}"
+
+
+def parse_snapshot_name(name: str) -> SnapshotId | None:
+    """The number in a snapshot's name, or None if it is no such name."""
+    match = _NAME.fullmatch(name)
+    if match is None or int(match[1]) == 0 or name[4:] != f"{int(match[1]):06d}":
+        return None
+    return SnapshotId(int(match[1]))
+
+
+def blob_path(sha256: str) -> str:
+    """Below a directory of blobs; 256 directories keep each one short."""
+    return f"{sha256[:2]}/{sha256}"
+
+
+def job_in(key: str) -> str | None:
+    """The job that a key belongs to."""
+    parts = key.split("/", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == JOBS else None
+
+
+class SnapshotLayout(Protocol):
+    """What a store of snapshots asks of a layout."""
+
+    @property
+    def manifests(self) -> str:
+        """The prefix below which all manifests are."""
+        ...
+
+    @property
+    def blobs(self) -> str:
+        """The prefix below which all blobs are, and nothing else."""
+        ...
+
+    def directory(self, snapshot: SnapshotId) -> str:
+        """The prefix below which everything is that belongs to this one snapshot."""
+        ...
+
+    def manifest(self, snapshot: SnapshotId) -> str: ...
+
+    def blob(self, sha256: str) -> str: ...
+
+    def snapshot_of(self, key: str) -> SnapshotId | None:
+        """The snapshot whose manifest is at `key`, or None if no manifest belongs there."""
+        ...
+
+    def sha256_of(self, key: str) -> str | None:
+        """The hash of the blob at `key`, or None if no blob belongs there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Blobs:
+    """Content addresses below `<root>/blobs`."""
+
+    root: str
+
+    @property
+    def blobs(self) -> str:
+        return _join(self.root, "blobs/")
+
+    def blob(self, sha256: str) -> str:
+        return self.blobs + blob_path(sha256)
+
+    def sha256_of(self, key: str) -> str | None:
+        sha256 = key.rpartition("/")[2]
+        return sha256 if re.fullmatch("[0-9a-f]{64}", sha256) and key == self.blob(sha256) else None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JobLayout(_Blobs):
+    """All places of one job."""
+
+    job: str
+
+    def __init__(self, job: str) -> None:
+        object.__setattr__(self, "job", check_uid(job, "job"))
+        object.__setattr__(self, "root", f"{JOBS}/{job}")
+
+    # ── checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def manifests(self) -> str:
+        return f"{self.root}/snapshots/"
+
+    def directory(self, snapshot: SnapshotId) -> str:
+        return f"{self.manifests}{snapshot_name(snapshot)}/"
+
+    def manifest(self, snapshot: SnapshotId) -> str:
+        return self.directory(snapshot) + MANIFEST
+
+    def snapshot_of(self, key: str) -> SnapshotId | None:
+        parts = key.removeprefix(self.manifests).split("/")
+        snapshot = parse_snapshot_name(parts[0])
+        return snapshot if snapshot is not None and key == self.manifest(snapshot) else None
+
+    # ── savepoints ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def savepoint(self, snapshot: SnapshotId) -> str:
+        """Where a savepoint goes when no directory was named."""
+        return f"{self.root}/savepoints/{snapshot_name(snapshot, savepoint=True)}"
+
+    # ── stages and channels ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def stage(self, uid: NodeId) -> str:
+        return f"{self.root}/stages/{check_uid(uid)}"
+
+    def stage_checkpoint(self, uid: NodeId, timeline: Timeline) -> str:
+        """The stage's Spark checkpoint. Each timeline has its own: a restore never writes into what is there."""
+        return f"{self.stage(uid)}/t{timeline}/spark"
+
+    def channel(self, uid: NodeId) -> str:
+        """The Delta table that the stage's output goes to."""
+        return f"{self.root}/channels/{check_uid(uid)}"
+
+    # ── the running job ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def lock(self) -> str:
+        return f"{self.root}/lock"
+
+    @property
+    def incarnation(self) -> str:
+        return f"{self.root}/incarnation.json"
+
+    @property
+    def runtime(self) -> str:
+        """Process id, address, start time of the driver that runs now."""
+        return f"{self.root}/runtime.json"
+
+    @property
+    def token(self) -> str:
+        return f"{self.root}/token"
+
+    @property
+    def logs(self) -> str:
+        return f"{self.root}/logs"
+
+    @property
+    def driver_log(self) -> str:
+        return f"{self.logs}/driver.log"
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointLayout(_Blobs):
+    """One self-contained snapshot below `root` (empty: the store's own root), wherever that has been moved to."""
+
+    snapshot: SnapshotId
+
+    @property
+    def manifests(self) -> str:
+        return _join(self.root, MANIFEST)
+
+    def directory(self, snapshot: SnapshotId) -> str:
+        return _join(self.root, "")
+
+    def manifest(self, snapshot: SnapshotId) -> str:
+        return self.manifests
+
+    def snapshot_of(self, key: str) -> SnapshotId | None:
+        return self.snapshot if key == self.manifests else None
+
+
+def _join(root: str, rest: str) -> str:
+    return f"{root}/{rest}" if root else rest

@@ -1,0 +1,84 @@
+"""Temporary files next to what they become, and never anybody else's.
+
+Each writer has a directory of its own below `<root>/.tmp` and holds a lock in it for as long as it lives; the kernel
+lets go of the lock when the process ends, however it ends. A directory whose lock is free is stale, and any writer may
+remove it. So nothing half-written outlives the next start, and no writer ever removes what another is writing, be it
+in this process or in another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Scratch", "remove_stale"]
+
+DIRECTORY: Final = ".tmp"
+_LOCK: Final = "lock"
+
+
+class Scratch:
+    """A directory for temporary files on the same file system as `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._names = itertools.count(1)
+        while True:
+            self.path = root / DIRECTORY / os.urandom(8).hex()
+            self.path.mkdir(parents=True)
+            lock = _try_lock(self.path)
+            if lock is not None:  # None: somebody took the new directory, still without a lock, for a stale one
+                self._lock = lock
+                return
+
+    def new_path(self) -> Path:
+        return self.path / str(next(self._names))
+
+    def close(self) -> None:
+        _remove(self.path, self._lock)
+
+
+def remove_stale(root: Path) -> int:
+    """Removes what writers left behind that are gone. Returns how many they were."""
+    removed = 0
+    with contextlib.suppress(FileNotFoundError):
+        for entry in sorted((root / DIRECTORY).iterdir()):
+            lock = _try_lock(entry) if entry.is_dir() else None
+            if lock is not None:
+                _remove(entry, lock)
+                removed += 1
+    return removed
+
+
+def _try_lock(directory: Path) -> int | None:
+    """A lock on the directory, or None if somebody else has it or removes the directory at this moment."""
+    path = directory / _LOCK
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A lock on a file that was removed meanwhile is a lock on nothing.
+        if os.path.samestat(os.fstat(lock), os.stat(path)):
+            return lock
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT):
+            os.close(lock)
+            raise
+    os.close(lock)
+    return None
+
+
+def _remove(directory: Path, lock: int) -> None:
+    # The lock's own file goes last: while it is there, nobody else takes the directory for stale.
+    for entry in directory.iterdir():
+        if entry.name != _LOCK:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    os.close(lock)
