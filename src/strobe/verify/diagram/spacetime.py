@@ -1,0 +1,369 @@
+"""A run as points on lines, arrows between them and cuts across them: what a space–time diagram shows, without ink.
+
+Theory
+------
+A *point* is something atomic on one node's line: a step with its sends; a recording with the marker that caused it and
+the markers that it sends; a marker that only closes a channel; a crash. A restart is a point that all lines share.
+Points are put into one order that respects each node's order and every message, and follows the journal otherwise, so
+a journal merged from files per node is drawn as well as a simulated one.
+
+Each arrow knows how it stands to each snapshot of its epoch (`Role`). With "before" meaning "in a step that the
+recorded state contains", law 1 says: what is sent before and received after is recorded as in flight, nothing is
+received before and sent after, and nothing else is recorded.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from strobe.model.cut import Cut, Json
+from strobe.model.events import (
+    Completed,
+    Crashed,
+    Event,
+    Internal,
+    Lost,
+    MarkerReceived,
+    MarkerSent,
+    Received,
+    Recorded,
+    Restarted,
+    Sent,
+)
+from strobe.model.graph import Channel, Graph
+from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.verify.journal import Journal
+
+__all__ = ["Arrow", "Crossing", "CutLine", "Kind", "Marker", "Point", "Role", "SpaceTime", "space_time"]
+
+
+class Kind(Enum):
+    STEP = auto()
+    """A step that received or sent a message."""
+    IDLE = auto()
+    """A step that neither received nor sent."""
+    RECORD = auto()
+    MARKER = auto()
+    """A marker that came after the recording and only closed its channel."""
+    CRASH = auto()
+    RESTART = auto()
+
+
+class Role(Enum):
+    """How a message stands to a snapshot. All but the first break law 1."""
+
+    IN_FLIGHT = auto()
+    """Sent before, received after, and recorded as the channel's content."""
+    BACKWARD = auto()
+    """Received before, sent after: it comes from nowhere."""
+    MISSED = auto()
+    """Sent before, received after, and not recorded: it vanishes."""
+    LOST = auto()
+    """Sent before, and the channel dropped it: it is in no state and in no channel."""
+    TWICE = auto()
+    """Received more than once before: its effect is counted again."""
+    EXTRA = auto()
+    """Recorded as in flight, but it was not: it is counted again, or too early."""
+
+    @property
+    def wrong(self) -> bool:
+        return self is not Role.IN_FLIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    node: NodeId | None
+    """None: a restart, which all nodes share."""
+    kind: Kind
+    step: int
+    snapshot: SnapshotId | None = None
+    action: Json = None
+
+
+class Crossing(NamedTuple):
+    snapshot: SnapshotId
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A message, once for each time that it was received. `start` and `end` are points, by index."""
+
+    channel: Channel
+    seq: int
+    payload: Json
+    start: int | None
+    """None: the journal does not say who sent it."""
+    end: int | None
+    """None: it was not received, in this epoch."""
+    lost: bool = False
+    again: bool = False
+    """It was received before: the channel delivered it twice."""
+    crossings: tuple[Crossing, ...] = ()
+
+    @property
+    def wrong(self) -> bool:
+        return any(crossing.role.wrong for crossing in self.crossings)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    channel: Channel
+    snapshot: SnapshotId
+    start: int | None
+    end: int | None
+    first: bool
+    """It made its receiver record."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutLine:
+    snapshot: SnapshotId
+    records: Mapping[NodeId, int]
+    """The point at which each node recorded."""
+    cut: Cut | None
+    """What was recorded; None if the snapshot never became complete."""
+
+
+@dataclass(frozen=True)
+class SpaceTime:
+    graph: Graph
+    points: tuple[Point, ...]
+    arrows: tuple[Arrow, ...]
+    markers: tuple[Marker, ...]
+    cuts: tuple[CutLine, ...]
+    """By the point of their first recording."""
+
+
+class _Send(NamedTuple):
+    point: int
+    step: int
+    payload: Json
+
+
+@dataclass
+class _Epoch:
+    """What one incarnation did, by message and by snapshot."""
+
+    sends: dict[tuple[ChannelId, int], _Send] = field(default_factory=dict)
+    receives: dict[tuple[ChannelId, int], list[tuple[int, int]]] = field(default_factory=dict)
+    """Per message the points and steps that received it."""
+    lost: set[tuple[ChannelId, int]] = field(default_factory=set)
+    markers: dict[tuple[ChannelId, SnapshotId], int] = field(default_factory=dict)
+    marker_ends: dict[tuple[ChannelId, SnapshotId], tuple[int, bool]] = field(default_factory=dict)
+    records: dict[SnapshotId, dict[NodeId, tuple[int, int]]] = field(default_factory=dict)
+    """Per snapshot and node the point of the recording and the last step that it contains."""
+    cuts: dict[SnapshotId, Cut] = field(default_factory=dict)
+
+
+class _Reader:
+    """Turns events into points, in the order of the journal."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.before: list[int | None] = []
+        """The point before this one on the same line."""
+        self.epochs = [_Epoch()]
+        self.restarts: list[int] = []
+        self._last: dict[NodeId, int] = {}
+        self._arrived: dict[int, tuple[ChannelId, SnapshotId]] = {}
+
+    def read(self, event: Event) -> None:
+        epoch = self.epochs[-1]
+        match event:
+            case Internal(node, step, action):
+                self._add(Point(node, Kind.IDLE, step, action=action))
+            case Received(node, step, channel, seq):
+                at = self._add(Point(node, Kind.STEP, step))
+                epoch.receives.setdefault((channel, seq), []).append((at, step))
+            case Sent(node, step, channel, seq, payload):
+                epoch.sends[channel, seq] = _Send(self._step(node, step), step, payload)
+            case MarkerReceived(node, step, channel, snapshot):
+                at = self._add(Point(node, Kind.MARKER, step, snapshot))
+                epoch.marker_ends[channel, snapshot] = at, False
+                self._arrived[at] = channel, snapshot
+            case Recorded(node, step, snapshot):
+                at = self._record(node, step, snapshot)
+                epoch.records.setdefault(snapshot, {}).setdefault(node, (at, step))
+            case MarkerSent(node, step, channel, snapshot):
+                epoch.markers[channel, snapshot] = self._marker(node, step, snapshot)
+            case Lost(channel, seq):
+                epoch.lost.add((channel, seq))
+            case Crashed(node):
+                self._add(Point(node, Kind.CRASH, 0))
+            case Completed(cut):
+                epoch.cuts[cut.snapshot] = cut
+            case Restarted(_, cut):
+                self._restart(cut)
+
+    def _add(self, point: Point) -> int:
+        self.points.append(point)
+        at = len(self.points) - 1
+        assert point.node is not None
+        self.before.append(self._last.get(point.node))
+        self._last[point.node] = at
+        return at
+
+    def _open(self, node: NodeId) -> tuple[int, Point] | None:
+        at = self._last.get(node)
+        return None if at is None else (at, self.points[at])
+
+    def _step(self, node: NodeId, step: int) -> int:
+        """The point of a step that sends: the one that is open, or a new one."""
+        match self._open(node):
+            case at, Point(_, Kind.STEP | Kind.IDLE as kind, number, _, action) if number == step:
+                if kind is Kind.IDLE:
+                    self.points[at] = Point(node, Kind.STEP, step, action=action)
+                return at
+        return self._add(Point(node, Kind.STEP, step))
+
+    def _record(self, node: NodeId, step: int, snapshot: SnapshotId) -> int:
+        match self._open(node):
+            case at, Point(_, Kind.MARKER, _, cause) if cause == snapshot and at in self._arrived:
+                self.points[at] = Point(node, Kind.RECORD, step, snapshot)
+                self.epochs[-1].marker_ends[self._arrived[at]] = at, True
+                return at
+        return self._add(Point(node, Kind.RECORD, step, snapshot))
+
+    def _marker(self, node: NodeId, step: int, snapshot: SnapshotId) -> int:
+        match self._open(node):
+            case at, Point(_, Kind.RECORD | Kind.MARKER, _, mine) if mine == snapshot:
+                return at
+        return self._add(Point(node, Kind.MARKER, step, snapshot))
+
+    def _restart(self, cut: Cut) -> None:
+        self.points.append(Point(None, Kind.RESTART, 0, cut.snapshot))
+        at = len(self.points) - 1
+        self.before.append(None)
+        self.restarts.append(at)
+        self._last = {}
+        epoch = _Epoch()
+        for channel, content in cut.channels.items():
+            for message in content:
+                epoch.sends[channel, message.seq] = _Send(at, 0, message.payload)
+        self.epochs.append(epoch)
+
+
+def space_time(journal: Journal) -> SpaceTime:
+    reader = _Reader()
+    for event in journal.events:
+        reader.read(event)
+    graph = journal.header.graph
+    arrows: list[Arrow] = []
+    markers: list[Marker] = []
+    cuts: list[CutLine] = []
+    for epoch in reader.epochs:
+        arrows.extend(_arrows(graph, epoch))
+        for channel, snapshot in dict.fromkeys((*epoch.markers, *epoch.marker_ends)):
+            end, first = epoch.marker_ends.get((channel, snapshot), (None, False))
+            start = epoch.markers.get((channel, snapshot))
+            markers.append(Marker(graph.by_id[channel], snapshot, start, end, first))
+        for snapshot, records in epoch.records.items():
+            points = {node: at for node, (at, _) in records.items()}
+            cuts.append(CutLine(snapshot, points, epoch.cuts.get(snapshot)))
+    return _in_order(reader, SpaceTime(graph, tuple(reader.points), tuple(arrows), tuple(markers), tuple(cuts)))
+
+
+def _arrows(graph: Graph, epoch: _Epoch) -> Iterable[Arrow]:
+    recorded = {
+        snapshot: Counter((channel, message.seq) for channel, content in cut.channels.items() for message in content)
+        for snapshot, cut in epoch.cuts.items()
+    }
+    for key in dict.fromkeys((*epoch.sends, *epoch.receives)):
+        channel, send = graph.by_id[key[0]], epoch.sends.get(key)
+        ends: list[tuple[int | None, int | None]] = list(epoch.receives.get(key, ())) or [(None, None)]
+        lost = key in epoch.lost and key not in epoch.receives
+        crossings: list[list[Crossing]] = [[] for _ in ends]
+        for snapshot, records in epoch.records.items() if send else ():
+            source, target = records.get(channel.source), records.get(channel.target)
+            if send is not None and source is not None and target is not None:
+                received = [step is not None and step <= target[1] for _, step in ends]
+                held = recorded[snapshot][key] if snapshot in recorded else None
+                for at, role in _roles(send.step <= source[1], received, held, lost):
+                    crossings[at].append(Crossing(snapshot, role))
+        payload, start = (send.payload, send.point) if send else (None, None)
+        for number, ((end, _), crossing) in enumerate(zip(ends, crossings, strict=True)):
+            yield Arrow(channel, key[1], payload, start, end, lost, number > 0, tuple(crossing))
+
+
+def _roles(sent: bool, received: list[bool], held: int | None, lost: bool) -> Iterable[tuple[int, Role]]:
+    """Which of a message's arrows stands how to a snapshot. `received`: per arrow, whether it was before the cut.
+    `held`: how often the snapshot recorded it, None if the snapshot never became complete."""
+    early = [at for at, before in enumerate(received) if before]
+    late = [at for at, before in enumerate(received) if not before]
+    if not sent:
+        yield from ((at, Role.BACKWARD) for at in early)
+        if held and not early:
+            yield 0, Role.EXTRA
+    elif held is None:
+        if not early and not lost:
+            yield late[0], Role.IN_FLIGHT
+    elif not early and held <= 1:
+        yield late[0], Role.IN_FLIGHT if held else Role.LOST if lost else Role.MISSED
+    elif len(early) > 1:
+        yield early[1], Role.TWICE
+    elif held:
+        yield early[0] if early else 0, Role.EXTRA
+
+
+def _in_order(reader: _Reader, run: SpaceTime) -> SpaceTime:
+    """The same run with its points renumbered, so that every point comes after what it depends on."""
+    needs: list[list[int]] = [[] if at is None else [at] for at in reader.before]
+    links: tuple[Arrow | Marker, ...] = (*run.arrows, *run.markers)
+    for link in links:
+        if link.start is not None and link.end is not None:
+            needs[link.end].append(link.start)
+    edges = [*reader.restarts, len(run.points)]
+    order: list[int] = []
+    start = 0
+    for end in edges:
+        order.extend(_sorted(range(start, end), needs))
+        if end < len(run.points):
+            order.append(end)
+        start = end + 1
+    place = {at: i for i, at in enumerate(order)}
+
+    def moved(at: int | None) -> int | None:
+        return None if at is None else place[at]
+
+    cuts = [CutLine(c.snapshot, {n: place[at] for n, at in c.records.items()}, c.cut) for c in run.cuts]
+    return SpaceTime(
+        run.graph,
+        tuple(run.points[at] for at in order),
+        tuple(
+            Arrow(a.channel, a.seq, a.payload, moved(a.start), moved(a.end), a.lost, a.again, a.crossings)
+            for a in run.arrows
+        ),
+        tuple(Marker(m.channel, m.snapshot, moved(m.start), moved(m.end), m.first) for m in run.markers),
+        tuple(sorted(cuts, key=lambda cut: (min(cut.records.values()), cut.snapshot))),
+    )
+
+
+def _sorted(points: range, needs: list[list[int]]) -> Iterable[int]:
+    if all(need < at for at in points for need in needs[at]):
+        return points
+    open_needs = {at: sum(need in points for need in needs[at]) for at in points}
+    followers: dict[int, list[int]] = {at: [] for at in points}
+    for at in points:
+        for need in needs[at]:
+            if need in points:
+                followers[need].append(at)
+    ready = [at for at in points if open_needs[at] == 0]
+    done = dict[int, None]()
+    while len(done) < len(points):
+        if not ready:  # a loop of causes: no real run has one, but a picture of nonsense beats none
+            ready.append(min(at for at in points if at not in done))
+        at = heapq.heappop(ready)
+        if at in done:
+            continue
+        done[at] = None
+        for follower in followers[at]:
+            open_needs[follower] -= 1
+            if open_needs[follower] == 0:
+                heapq.heappush(ready, follower)
+    return tuple(done)
