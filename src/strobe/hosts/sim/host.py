@@ -293,13 +293,17 @@ class Host:
 
     # ── snapshots, control, ends ────────────────────────────────────────────────────────────────────────────────────
 
+    def announce(self, snapshot: SnapshotId) -> None:
+        """The snapshot is about to start: nodes whose inputs end from now on must start it themselves."""
+        self.started[snapshot] = None
+        self.newest = max(self.newest, snapshot)
+
     def initiate(self, node: NodeId, snapshot: SnapshotId) -> None:
         """Start the snapshot at this node (or join it there)."""
         if snapshot in self.aborted:
             return
         if snapshot not in self.finished:
-            self.started[snapshot] = None
-        self.newest = max(self.newest, snapshot)
+            self.announce(snapshot)
         self.plan.pop((snapshot, node), None)
         site = self.sites[node]
         if self.spec.start is Start.IN_TURN:
