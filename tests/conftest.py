@@ -1,0 +1,57 @@
+"""What every test shares: Hypothesis profiles, and the two marks for what a machine may lack.
+
+A test marked `spark` needs a Java, one marked `services("kafka")` the server at STROBE_TEST_KAFKA. Where it is missing
+the test is skipped and says so; with STROBE_REQUIRE_SERVICES=1, as in .ci/run, it fails instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from strobe.hosts.spark.java import find_java
+from strobe.model.errors import Failed
+
+# No deadline and no complaint about slowness: how fast the machine is must never decide whether a test passes.
+settings.register_profile("dev", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=False, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.getoption("--hypothesis-seed")
+    return f"hypothesis seed: {'drawn per test' if seed is None else seed} (repeat a run with --hypothesis-seed=N)"
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture starts Spark
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spark") is not None:
+        problem = java_problem()
+        if problem is not None:
+            missing(problem)
+    for mark in item.iter_markers("services"):
+        for name in mark.args:
+            variable = f"STROBE_TEST_{name.upper().replace('-', '_')}"
+            if not os.environ.get(variable):
+                missing(f"no {name} server: set {variable} to its address, or run .ci/run, which starts one")
+
+
+def missing(reason: str) -> None:
+    if os.environ.get("STROBE_REQUIRE_SERVICES") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@functools.cache
+def java_problem() -> str | None:
+    """None if Spark can start; from then on this process and its children start it with the Java and Python found."""
+    try:
+        os.environ["JAVA_HOME"] = str(find_java())
+    except Failed as error:
+        return str(error)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return None
