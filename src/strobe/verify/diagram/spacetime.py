@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -331,15 +331,20 @@ def _in_order(reader: _Reader, run: SpaceTime) -> SpaceTime:
     def moved(at: int | None) -> int | None:
         return None if at is None else place[at]
 
-    cuts = [CutLine(c.snapshot, {n: place[at] for n, at in c.records.items()}, c.cut) for c in run.cuts]
+    arrows = [replace(arrow, start=moved(arrow.start), end=moved(arrow.end)) for arrow in run.arrows]
+    markers = [replace(marker, start=moved(marker.start), end=moved(marker.end)) for marker in run.markers]
+    cuts = [replace(cut, records={n: place[at] for n, at in cut.records.items()}) for cut in run.cuts]
+    last = len(order)
+
+    def when(link: Arrow | Marker) -> tuple[int, int, str, int]:
+        start, end = (last if at is None else at for at in (link.start, link.end))
+        return start, end, link.channel.id, link.seq if isinstance(link, Arrow) else link.snapshot
+
     return SpaceTime(
         run.graph,
         tuple(run.points[at] for at in order),
-        tuple(
-            Arrow(a.channel, a.seq, a.payload, moved(a.start), moved(a.end), a.lost, a.again, a.crossings)
-            for a in run.arrows
-        ),
-        tuple(Marker(m.channel, m.snapshot, moved(m.start), moved(m.end), m.first) for m in run.markers),
+        tuple(sorted(arrows, key=when)),
+        tuple(sorted(markers, key=when)),
         tuple(sorted(cuts, key=lambda cut: (min(cut.records.values()), cut.snapshot))),
     )
 
