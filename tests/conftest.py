@@ -1,7 +1,8 @@
 """What every test shares: Hypothesis profiles, and the two marks for what a machine may lack.
 
-A test marked `spark` needs a Java, one marked `services("kafka")` the server at STROBE_TEST_KAFKA. Where it is missing
-the test is skipped and says so; with STROBE_REQUIRE_SERVICES=1, as in .ci/run, it fails instead.
+A test marked `spark`, or with the fixture of that name, needs a Java; one marked `services("kafka")` needs the server at
+STROBE_TEST_KAFKA. Where it is missing the test is skipped and says so; with STROBE_REQUIRE_SERVICES=1, as in .ci/run, it
+fails instead. The option --rewrite is for golden scenarios.
 """
 
 from __future__ import annotations
@@ -22,9 +23,20 @@ settings.register_profile("ci", settings.get_profile("dev"), derandomize=False, 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # Here, because an option of a folder's own conftest is unknown when pytest is started from the root.
+    parser.addoption("--rewrite", action="store_true", help="write the expected traces of golden scenarios anew")
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     seed = config.getoption("--hypothesis-seed")
     return f"hypothesis seed: {'drawn per test' if seed is None else seed} (repeat a run with --hypothesis-seed=N)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture starts Spark
