@@ -26,11 +26,10 @@ from typing import BinaryIO, Final, Protocol, TypeAlias
 from strobe.model.errors import Failed, Misuse
 
 __all__ = [
-    "CHUNK", "Absent", "AlreadyThere", "Batch", "Data", "ObjectStore", "OnPoint", "Written", "check_key", "no_point",
+    "CHUNK", "Absent", "AlreadyThere", "Batch", "Data", "ObjectStore", "Written", "check_key",
 ]  # fmt: skip
 
 Data: TypeAlias = bytes | Path  # the bytes themselves, or a file that holds them
-OnPoint: TypeAlias = Callable[[str], None]
 CHUNK: Final = 1 << 20
 
 _KEY = re.compile(r"[^./\\\0][^/\\\0]*(?:/[^./\\\0][^/\\\0]*)*")
@@ -103,10 +102,6 @@ class ObjectStore(Protocol):
     def describe(self, key: str = "") -> str:
         """Where a key is, in words that a person can follow: a path, a URL."""
         ...
-
-
-def no_point(point: str) -> None:
-    """The crash-point hook that does nothing."""
 
 
 def check_key(key: str) -> str:

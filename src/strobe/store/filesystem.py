@@ -28,18 +28,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 from strobe.model.errors import Failed
-from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, OnPoint, Written, check_key, no_point
+from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key
+from strobe.store.points import OnPoint, no_point
 from strobe.store.scratch import Scratch, remove_stale
 
-__all__ = ["FILE_POINTS", "FilesystemStore"]
-
-FILE_POINTS: Final = (
-    "store.file.written",  # the bytes are in a temporary file
-    "store.file.synced",  # they are durable, still without a name
-    "store.file.visible",  # a name was given; the directory is not durable yet
-    "store.file.durable",  # everything is
-    "store.file.deleted",  # a name was taken away
-)
+__all__ = ["FilesystemStore"]
 
 T = TypeVar("T")
 
