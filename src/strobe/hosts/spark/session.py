@@ -1,0 +1,142 @@
+"""The Spark session that pipelines run in, with the settings that Strobe's guarantees rest on.
+
+*State.* RocksDB with changelog checkpointing: a batch writes what it changed, not the whole state, and every file
+is written once. `minBatchesToRetain` is at least 100, so a snapshot's files are still there when they are copied.
+
+*Spark's checkpoint files.* `FileSystemBasedCheckpointFileManager` writes a hidden temporary file and renames it, so
+a file is whole or absent after a crash of the process, like with Spark's default manager, in a third of the time on
+a local disk. It differs in one thing: whether the name is taken is looked up before the rename, not by it, so two
+drivers that write the same batch at the same moment would both succeed. Strobe lets only one incarnation run.
+Neither manager syncs anything: what must survive a power cut, Strobe syncs itself. Spark's checksum files beside
+each of these are off: a snapshot has its own hash of every file, and they double the number of files.
+
+*Data.* Timestamps are written as microseconds: Spark's default INT96 is read as nanoseconds by Arrow.
+
+*Quiet.* The JVM's and the workers' output goes to `log`, not to the terminal; what Spark logs is warnings and
+errors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from strobe.model.errors import Failed, Misuse
+
+__all__ = ["FILE_MANAGER", "spark_session"]
+
+FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_MIN_BATCHES: Final = 100
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": str(_MIN_BATCHES),
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.log.level": "WARN",
+}
+
+_LOG4J: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+# Said once per start, and nothing to be done about.
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.host.name = org.apache.spark.util.Utils
+logger.host.level = error
+"""
+
+
+def spark_session(
+    app_name: str,
+    master: str = "local[2]",
+    *,
+    extra: Mapping[str, str] | None = None,
+    log: str | Path | None = None,
+) -> SparkSession:
+    """A session with Strobe's settings. `extra` adds to them; what would break a guarantee is Misuse.
+
+    `log` is the file that Spark's output is appended to; without it, the output goes to a file that is deleted at exit.
+    """
+    settings = {**_SETTINGS, **(extra or {})}
+    _check(settings)
+    settings.setdefault("spark.pyspark.python", sys.executable)
+    settings.setdefault("spark.pyspark.driver.python", sys.executable)
+    if SparkContext._active_spark_context is None and SparkContext._gateway is None:
+        _start_jvm(settings, Path(log) if log is not None else None)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _check(settings: Mapping[str, str]) -> None:
+    retained = settings["spark.sql.streaming.minBatchesToRetain"]
+    if not retained.isdigit() or int(retained) < _MIN_BATCHES:
+        raise Misuse(
+            f"spark.sql.streaming.minBatchesToRetain is {retained!r}: a snapshot could lose files before they "
+            "are copied.",
+            next=f"Leave it out, or set it to {_MIN_BATCHES} or more.",
+        )
+    for key in ("spark.sql.streaming.stateStore.providerClass", "spark.sql.parquet.outputTimestampType"):
+        if settings[key] != _SETTINGS[key]:
+            raise Misuse(
+                f"{key} is {settings[key]!r}, but channels and snapshots need {_SETTINGS[key]!r}.", next="Leave it out."
+            )
+
+
+def _start_jvm(settings: dict[str, str], log: Path | None) -> None:
+    """Start the JVM as pyspark does, with its output in a file."""
+    scratch = Path(tempfile.mkdtemp(prefix="strobe-spark-"))
+    atexit.register(_remove, scratch)
+    config = scratch / "log4j2.properties"
+    config.write_text(_LOG4J)
+    given = settings.get("spark.driver.extraJavaOptions", "")
+    if "log4j2.configurationFile" not in given:
+        settings["spark.driver.extraJavaOptions"] = f"{given} -Dlog4j2.configurationFile={config.as_uri()}".strip()
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns about the host's name at each start
+    out = log if log is not None else scratch / "spark.log"
+    try:
+        with out.open("ab") as sink:
+            gateway: Any = launch_gateway(conf, {"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+    except (PySparkRuntimeError, OSError) as e:
+        said = out.read_text(errors="replace").strip().splitlines()[-5:] if out.exists() else []
+        raise Failed(
+            f"Spark did not start: {' / '.join(said) or e}",
+            next="Check that Java 17 or newer is installed and that JAVA_HOME points to it.",
+        ) from e
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _remove(scratch: Path) -> None:
+    for path in scratch.iterdir():
+        path.unlink(missing_ok=True)
+    scratch.rmdir()
