@@ -1,0 +1,115 @@
+"""What can go wrong in a run, and how the host sees it without a journal.
+
+Five kinds of failure: a complete snapshot is no consistent cut (law 1), or breaks the workload's invariant; a machine
+refuses an input, which is some other machine's fault; a channel carries another number of markers than one; the run
+comes to rest although a snapshot, or the system itself, has not finished (law 2).
+
+Every verdict is a function of the world's state, or of a state and one choice, never of the path that led there. The
+explorer depends on this: it visits each state once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+
+from strobe.hosts.sim.protocols import ProtocolSpec
+from strobe.hosts.sim.workloads.base import Workload
+from strobe.hosts.sim.world import Finished, World
+from strobe.model.errors import ProtocolError
+from strobe.model.ids import SnapshotId
+from strobe.protocol.chandy_lamport import ChandyLamport
+
+__all__ = ["Failure", "Judge", "Kind"]
+
+
+class Kind(StrEnum):
+    CUT = "cut"
+    INVARIANT = "invariant"
+    PROTOCOL = "protocol"
+    MARKERS = "markers"
+    LIVENESS = "liveness"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    kind: Kind
+    sentence: str
+    snapshot: SnapshotId | None = None
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Judge:
+    def __init__(self, workload: Workload, spec: ProtocolSpec) -> None:
+        self._workload = workload
+        self._one_marker = spec.machine is ChandyLamport
+        self._cuts: dict[object, tuple[Failure, ...]] = {}
+
+    @property
+    def cuts(self) -> int:
+        """How many different snapshots have been judged."""
+        return len(self._cuts)
+
+    def after(self, world: World, finished: int) -> tuple[Failure, ...]:
+        """What a step has brought to light; `finished` snapshots were complete before it."""
+        found: list[Failure] = []
+        if len(world.finished) > finished:
+            for snapshot, complete in islice(world.finished.items(), finished, None):
+                found += self._complete(complete)
+                found += self._markers(world, snapshot)
+        return tuple(found)
+
+    def at_end(self, world: World) -> tuple[Failure, ...]:
+        """What is wrong with a world in which nothing more can happen, apart from what showed before."""
+        return tuple(self._rest(world))
+
+    def standing(self, world: World) -> Iterator[Failure]:
+        """Everything that is wrong with this world's complete snapshots: `after`, as if all had just completed."""
+        for snapshot, complete in world.finished.items():
+            yield from self._complete(complete)
+            yield from self._markers(world, snapshot)
+
+    def refused(self, error: ProtocolError) -> Failure:
+        return Failure(Kind.PROTOCOL, f"{type(error).__name__}: {error.what}")
+
+    def _complete(self, complete: Finished) -> tuple[Failure, ...]:
+        key = complete.key()
+        known = self._cuts.get(key)
+        if known is None:
+            known = self._cuts[key] = tuple(self._check(complete))
+        return known
+
+    def _check(self, complete: Finished) -> Iterator[Failure]:
+        snapshot = complete.cut.snapshot
+        if complete.violation is not None:
+            yield Failure(Kind.CUT, complete.violation, snapshot)
+        broken = self._workload.check(complete.cut)
+        if broken is not None:
+            yield Failure(Kind.INVARIANT, f"snapshot {snapshot}: {broken}", snapshot)
+
+    def _markers(self, world: World, snapshot: SnapshotId) -> Iterator[Failure]:
+        if not self._one_marker:
+            return
+        for channel in world.wires:
+            count = world.markers.get((channel, snapshot), 0)
+            if count != 1:
+                yield Failure(
+                    Kind.MARKERS, f"snapshot {snapshot}: {count} markers were sent on {channel}, not one.", snapshot
+                )
+
+    def _rest(self, world: World) -> Iterator[Failure]:
+        for snapshot in sorted({*world.started, *(s for s, _ in world.plan)}):
+            yield Failure(
+                Kind.LIVENESS, f"snapshot {snapshot} never completed, although the run came to its end.", snapshot
+            )
+        for wire in world.wires.values():
+            if wire.queue:
+                left = f"{len(wire.queue)} item{'s' if len(wire.queue) > 1 else ''}"
+                yield Failure(Kind.LIVENESS, f"channel {wire.id} is held for ever, with {left} waiting in it.")
+        broken = self._workload.check_end({site.id: site.state for site in world.sites.values()})
+        if broken is not None:
+            yield Failure(Kind.INVARIANT, f"at the end: {broken}")

@@ -1,0 +1,16 @@
+"""What a mutant is: a machine that breaks one rule of its protocol and keeps all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Mutant"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    protocols: tuple[str, ...]  # the modes in which the rule plays a part; the first is the one to see it in
+    rule: str  # what it breaks, in one sentence
+    machine: type[Any]  # with the constructor of the protocol's own machine

@@ -1,0 +1,177 @@
+"""A small closed system: everything that decides what a schedule does, and nothing that is left to chance.
+
+What the nodes do stands in scripts, who starts which snapshot in a plan. What is open is only the order: a *schedule*
+is a list of choices, and a system with a schedule is a run. The explorer walks all of them, `walk` one at random, and
+the shrinker looks for the shortest that still fails.
+
+A snapshot in `aborts` may be given up at any time while it is under way, as a coordinator would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strobe.hosts.sim.dice import Dice
+from strobe.hosts.sim.judge import Failure, Judge
+from strobe.hosts.sim.network import Order
+from strobe.hosts.sim.protocols import ProtocolSpec, protocol
+from strobe.hosts.sim.sites import Choice
+from strobe.hosts.sim.workloads import Workload, workload
+from strobe.hosts.sim.world import World
+from strobe.model.cut import Json
+from strobe.model.errors import Misuse, ProtocolError
+from strobe.model.events import Event
+from strobe.model.graph import Graph
+from strobe.model.ids import NodeId, SnapshotId
+from strobe.verify.journal import Header, Journal
+
+__all__ = ["Run", "Schedule", "System", "replay", "scripted", "walk"]
+
+Schedule = tuple[Choice, ...]
+
+COORDINATOR = "coordinator"  # who gives a snapshot up; no node can be meant, because nodes are told one by one
+
+
+@dataclass(frozen=True)
+class System:
+    workload: Workload
+    graph: Graph
+    spec: ProtocolSpec
+    order: Order
+    scripts: Mapping[NodeId, tuple[Json, ...]]
+    plan: tuple[tuple[SnapshotId, tuple[NodeId, ...]], ...]
+    aborts: frozenset[SnapshotId] = field(default_factory=frozenset)
+    machine: Callable[..., Any] | None = None  # a mutant in place of the protocol's own class
+
+    def world(self, events: list[Event] | None = None) -> World:
+        """The system before anything has happened."""
+        return World(
+            self.graph,
+            self.workload,
+            self.spec,
+            order=self.order,
+            factory=self.spec.factory(self.machine),
+            events=events,
+            scripts=self.scripts,
+            plan=self.plan,
+        )
+
+    def header(self, seed: int | None = None) -> Header:
+        initial = {node: self.workload.initial(node) for node in self.graph.nodes}
+        params = {"nodes": self.workload.nodes, **self.workload.params}
+        return Header("sim", self.workload.name, params, self.spec.name, self.order, seed, self.graph, initial)
+
+    def judge(self) -> Judge:
+        return Judge(self.workload, self.spec)
+
+    def enabled(self, world: World) -> list[Choice]:
+        """Everything that can happen next, in a stable order."""
+        choices = world.enabled()
+        if self.aborts:
+            choices += (Choice("abort", COORDINATOR, s) for s in world.started if s in self.aborts)
+        return choices
+
+    def perform(self, world: World, choice: Choice) -> None:
+        if choice.kind == "abort" and choice.at == COORDINATOR:
+            world.abort(SnapshotId(choice.arg), "the coordinator gave it up")
+        else:
+            world.perform(choice)
+
+
+def scripted(
+    name: str,
+    script: str | None = None,
+    *,
+    protocol_name: str = "chandy-lamport",
+    order: Order = "fifo",
+    snapshots: int = 1,
+    initiators: tuple[NodeId, ...] = (),
+    aborts: Iterable[int] = (),
+    machine: Callable[..., Any] | None = None,
+    force: bool = False,
+) -> System:
+    """One of a workload's own small scripts, made into a system. `force` lets channels reorder under any protocol."""
+    spec = protocol(protocol_name)
+    if order == "reorder" and spec.needs_fifo and not force:
+        raise Misuse(
+            f"{spec.name} needs channels that keep order, but these reorder: its snapshots would be wrong.",
+            untouched="Nothing was run.",
+            next="Take lai-yang, or fifo channels, or force it to see what goes wrong.",
+        )
+    if snapshots < 0:
+        raise Misuse(f"There cannot be {snapshots} snapshots.", next="Ask for 0 or more.")
+    known = workload(name).scripts()
+    if not known:
+        raise Misuse(f"The workload {name!r} has no script to explore.", next="Run it with a seed instead.")
+    if script is not None and script not in known:
+        raise Misuse(
+            f"The workload {name!r} has no script called {script!r}.", next=f"Choose one of: {', '.join(known)}."
+        )
+    chosen = known[script] if script is not None else next(iter(known.values()))
+    made = workload(name, chosen.nodes, chosen.params)
+    graph = spec.prepare(made.graph)
+    plan = tuple((SnapshotId(s), spec.initiators(graph, s, initiators)) for s in range(1, snapshots + 1))
+    scripts = {node: tuple(actions) for node, actions in chosen.actions.items()}
+    return System(made, graph, spec, order, scripts, plan, frozenset(SnapshotId(s) for s in aborts), machine)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One schedule, carried out. `failures` are in the order in which they showed."""
+
+    system: System
+    schedule: Schedule
+    journal: Journal
+    failures: tuple[Failure, ...]
+    done: bool  # nothing more could happen
+
+
+def replay(system: System, schedule: Iterable[Choice], *, drain: bool = False, stop: bool = True) -> Run:
+    """Carry a schedule out. Choices that are not possible when their turn comes are left out.
+
+    With `drain` the run goes on to its end by always taking the first choice; with `stop` it ends at the first failure.
+    """
+    rest = iter(schedule)
+
+    def choose(enabled: list[Choice]) -> Choice | None:
+        possible = set(enabled)
+        for choice in rest:
+            if choice in possible:
+                return choice
+        return enabled[0] if drain else None
+
+    return _run(system, choose, stop=stop, seed=None)
+
+
+def walk(system: System, seed: int, *, stop: bool = True) -> Run:
+    """A schedule drawn step by step, each possible choice as likely as the others."""
+    dice = Dice(seed)
+    return _run(system, dice.pick, stop=stop, seed=seed)
+
+
+def _run(system: System, choose: Callable[[list[Choice]], Choice | None], *, stop: bool, seed: int | None) -> Run:
+    events: list[Event] = []
+    world, judge = system.world(events), system.judge()
+    taken: list[Choice] = []
+    failures: list[Failure] = []
+    done = False
+    while not (failures and stop):
+        enabled = system.enabled(world)
+        if not enabled:
+            done = True
+            failures += judge.at_end(world)
+            break
+        choice = choose(enabled)
+        if choice is None:
+            break
+        taken.append(choice)
+        finished = len(world.finished)
+        try:
+            system.perform(world, choice)
+        except ProtocolError as error:
+            failures.append(judge.refused(error))
+            break
+        failures += judge.after(world, finished)
+    return Run(system, tuple(taken), Journal(system.header(seed), events), tuple(failures), done)
