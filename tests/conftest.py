@@ -1,8 +1,8 @@
 """What every test shares: Hypothesis profiles, and the two marks for what a machine may lack.
 
-A test marked `spark`, or with the fixture of that name, needs a Java; one marked `services("kafka")` needs the server at
-STROBE_TEST_KAFKA. Where it is missing the test is skipped and says so; with STROBE_REQUIRE_SERVICES=1, as in .ci/run, it
-fails instead. The option --rewrite is for golden scenarios.
+A test marked `spark`, or with the fixture of that name, needs a Java; one marked `services("kafka")` needs the server
+at STROBE_TEST_KAFKA. Where it is missing the test is skipped and says so; with STROBE_REQUIRE_SERVICES=1, as in
+.ci/run, it fails instead. The option --rewrite is for golden scenarios.
 """
 
 from __future__ import annotations
