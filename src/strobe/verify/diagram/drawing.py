@@ -98,10 +98,7 @@ class _Drawing:
             middle = Spot(plan.column_x(gap.column) + 4, (plan.ceiling + plan.ground) / 2)
             style = f'transform="rotate(-90 {number(middle.x)} {number(middle.y)})" font-size="11" text-anchor="middle"'
             halo = f'paint-order="stroke" stroke="{GAP}" stroke-width="4" stroke-linejoin="round"'
-            words = f"{gap.points:,} steps left out"
-            if text_width(words, 11) > plan.ground - plan.ceiling:
-                words = f"{gap.points:,}"
-            self.canvas.text(middle, words, f'fill="{FAINT}" {style} {halo}')
+            self.canvas.text(middle, f"{gap.points:,} left out", f'fill="{FAINT}" {style} {halo}')
 
     def _lanes(self) -> None:
         """Dotted while the node is down, from its crash to the restart."""

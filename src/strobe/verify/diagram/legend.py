@@ -179,8 +179,8 @@ def _pending(canvas: Canvas, at: Spot, _: str) -> None:
 
 
 def _cut_off(canvas: Canvas, at: Spot, tint: str) -> None:
-    _arrow(canvas, Spot(at.x + 8, at.y), 'stroke-width="1.2"', tint, 0, head=False)
-    canvas.box(Box(at.x + 28, at.y - 8, at.x + 38, at.y + 8), f'fill="{GAP}"')
+    canvas.box(Box(at.x + 22, at.y - 8, at.x + 34, at.y + 8), f'fill="{GAP}"')
+    _arrow(canvas, Spot(at.x - 8, at.y), 'stroke-width="1.2"', tint, 0, head=False)
 
 
 def _cross(canvas: Canvas, x: float, y: float, tint: str, size: float, width: float) -> None:
@@ -204,7 +204,7 @@ def _crash(canvas: Canvas, at: Spot, _: str) -> None:
 
 def _restart(canvas: Canvas, at: Spot, _: str) -> None:
     style = f'stroke="{INK}" stroke-width="1.6"{RESTART_DASHES}'
-    canvas.line(Spot(at.x, at.y), Spot(at.x + 34, at.y), style)
+    canvas.line(at, Spot(at.x + 34, at.y), style)
 
 
 _SIGNS: Mapping[str | Role, tuple[Callable[[Canvas, Spot, str], None], str]] = {

@@ -137,7 +137,7 @@ class SpaceTime:
     arrows: tuple[Arrow, ...]
     markers: tuple[Marker, ...]
     cuts: tuple[CutLine, ...]
-    """By the point of their first recording."""
+    """By their ids."""
 
 
 class _Send(NamedTuple):
@@ -345,7 +345,7 @@ def _in_order(reader: _Reader, run: SpaceTime) -> SpaceTime:
         tuple(run.points[at] for at in order),
         tuple(sorted(arrows, key=when)),
         tuple(sorted(markers, key=when)),
-        tuple(sorted(cuts, key=lambda cut: (min(cut.records.values()), cut.snapshot))),
+        tuple(sorted(cuts, key=lambda cut: (cut.snapshot, min(cut.records.values())))),
     )
 
 
