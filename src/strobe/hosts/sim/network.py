@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from strobe.model.cut import Message
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel
-from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
 
 __all__ = ["Barrier", "Delays", "End", "Item", "Marker", "Order", "Stamped", "Window", "Wire", "delays"]
 
@@ -66,6 +66,7 @@ class Wire:
         "fenced",
         "held",
         "id",
+        "incarnation",
         "key_cache",
         "owed",
         "period",
@@ -77,7 +78,7 @@ class Wire:
         "windows",
     )  # fmt: skip
 
-    def __init__(self, channel: Channel, seq: int = 0) -> None:
+    def __init__(self, channel: Channel, seq: int = 0, incarnation: int = 1) -> None:
         self.id: ChannelId = channel.id
         self.source: NodeId = channel.source
         self.target: NodeId = channel.target
@@ -86,7 +87,8 @@ class Wire:
         self.seq = seq  # of the newest message
         self.held = False
         self.ended = False  # the sender has put an end
-        self.fenced = False  # belongs to an older incarnation
+        self.incarnation = Incarnation(incarnation)
+        self.fenced = False  # the receiver belongs to a newer incarnation, or is gone
         self.faulty = False  # may lose or duplicate
         self.owed = 0
         self.table: tuple[int, ...] = ()
@@ -102,7 +104,7 @@ class Wire:
         new.seq, new.held, new.ended = self.seq, self.held, self.ended
         new.fenced, new.faulty, new.owed = self.fenced, self.faulty, self.owed
         new.table, new.period, new.windows = self.table, self.period, self.windows
-        new.key_cache = None
+        new.incarnation, new.key_cache = self.incarnation, None
         return new
 
     def key(self) -> object:

@@ -65,7 +65,7 @@ def restart(world: World, cut: Cut, incarnation: Incarnation) -> None:
     for channel in world.graph.channels:
         old_wire = world.wires[channel.id]
         old_wire.fenced = True
-        wire = world.wires[channel.id] = Wire(channel, old_wire.seq)
+        wire = world.wires[channel.id] = Wire(channel, old_wire.seq, incarnation)
         wire.table, wire.period, wire.windows = old_wire.table, old_wire.period, old_wire.windows
         wire.faulty = old_wire.faulty
     if world.events is not None:
@@ -121,14 +121,13 @@ class Recovery:
         self._scheduler.soon(partial(self._noticed, node))
 
     def arrived_late(self, wire: Wire) -> None:
-        """Something of an older life arrives: the receiver's fence drops it."""
-        if wire.queue:
-            item = wire.queue.popleft()
-            old = Incarnation(self._world.incarnation - 1)  # at best
-            effects = self._participants[wire.target].step(Fenced(wire.id, item, old))
-            if effects:
-                raise HostFault(f"{wire.target} took a message of incarnation {old} on {wire.id!r}.")
-            self._scheduler.fenced += 1
+        """Something of an older life arrives. A node that is down loses it, any other node's fence drops it."""
+        item = wire.queue.popleft()
+        self._scheduler.fenced += 1
+        if wire.target not in self._lost and self._participants[wire.target].step(
+            Fenced(wire.id, item, wire.incarnation)
+        ):
+            raise HostFault(f"{wire.target} took a message of incarnation {wire.incarnation} on {wire.id!r}.")
 
     def _running_participant(self, node: NodeId) -> RestoreParticipant:
         """The first life began like every other: the initial state is loaded, then everyone starts."""
@@ -170,8 +169,11 @@ class Recovery:
         if self._world.incarnation < incarnation:
             assert self._restoring is not None
             restart(self._world, self._restoring, incarnation)
-            for node in self._world.graph.nodes:
-                self._stop(node)
+            for site in self._world.sites.values():
+                site.frozen = True
+                self._stopped[site.id] = None
+            for wire in self._world.wires.values():
+                wire.held = True
 
     # ── nodes ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,10 +198,11 @@ class Recovery:
             self._tell_node(node, StateLoaded(incarnation))
 
     def _stop(self, node: NodeId) -> None:
+        """Nothing is delivered to it and it does nothing: until it is started, if it is part of the next life."""
         self._stopped[node] = None
         self._world.sites[node].frozen = True
         for channel in self._world.graph.inputs(node):
-            self._world.wires[channel].held = True
+            self._world.wires[channel].fenced = True
 
     def _go(self, node: NodeId) -> None:
         world = self._world

@@ -113,3 +113,7 @@ class Workload(ABC):
     @abstractmethod
     def check_end(self, states: Mapping[NodeId, Json]) -> str | None:
         """The same for the states of a run that has come to rest."""
+
+    def finding(self, cut: Cut) -> str | None:
+        """Something worth telling that the snapshot shows: a deadlock, a termination."""
+        return None
