@@ -1,0 +1,106 @@
+"""The `strobe` command: finds the command, runs it, and turns every error into words and an exit code.
+
+Exit codes: 0 all is well; 1 it was tried and did not work, or a violation was found; 2 the call was wrong and nothing
+was tried; 130 interrupted.
+
+A command group is one line in `COMMANDS` and one module. Modules are imported only when their command is used: asking
+for help must not wait for Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, NoReturn
+
+import click
+
+from strobe import __version__
+from strobe.cli.output import print_error
+from strobe.model.errors import Misuse, StrobeError
+
+__all__ = ["COMMANDS", "Lazy", "cli", "main"]
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A command that is imported when it is used."""
+
+    target: str
+    """`module:attribute`, the attribute being a click command."""
+    help: str
+
+
+COMMANDS: Final[Mapping[str, Lazy]] = {
+    "sim": Lazy("strobe.cli.sim:sim", "Run, explore and verify simulated systems."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].target.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="strobe", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Consistent pictures of systems that never stop moving.
+
+    Strobe takes snapshots of Spark query graphs, live processes and simulated systems while they run, verifies that
+    each is a consistent cut, and brings them back to life.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    args = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in args[: args.index("--") if "--" in args else None]
+    try:
+        result = cli.main(args=args, prog_name="strobe", standalone_mode=False)
+        sys.stdout.flush()
+        code = result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        code = 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = 2
+    except click.ClickException as error:
+        print_error(_misuse(error), 2, as_json=as_json)
+        code = 2
+    except StrobeError as error:
+        print_error(error, error.exit_code, as_json=as_json)
+        code = error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has gone: not our failure, and there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    sys.exit(code)
+
+
+def _misuse(error: click.ClickException) -> Misuse:
+    """A wrong call, in our words: one sentence, and where to read on."""
+    sentence = " ".join(error.format_message().split())
+    sentence = sentence[:1].upper() + sentence[1:]
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "strobe"
+    return Misuse(sentence if sentence.endswith((".", "?", ")")) else f"{sentence}.", next=f"See: {path} --help")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""`strobe sim`: systems that exist only here, run from a seed, so that every schedule can be had again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from strobe.cli.judge import Judgement, judge, print_judgement
+from strobe.cli.output import Command, Session, Whole, check_writable, common_options, write_text
+from strobe.hosts.sim.faults import Faults
+from strobe.hosts.sim.network import Order
+from strobe.hosts.sim.protocols import PROTOCOLS
+from strobe.hosts.sim.runner import SimConfig, SimResult, run, workload_of
+from strobe.hosts.sim.workloads import WORKLOADS
+from strobe.model.cut import Json
+from strobe.model.errors import Damaged, Misuse, StrobeError
+from strobe.model.ids import NodeId
+from strobe.verify.diagram import render
+from strobe.verify.journal import Journal, JournalWriter, read_journal
+
+__all__ = ["sim"]
+
+
+@click.group()
+def sim() -> None:
+    """Run, explore and verify simulated systems.
+
+    A simulated system runs from a seed: the same seed gives the same run, byte for byte. Every snapshot that is taken
+    is verified against the journal of the run, and proved reachable by replaying a reordering of it.
+    """
+
+
+# ── options that several commands share ─────────────────────────────────────────────────────────────────────────────
+
+
+def known(name: str, names: Iterable[str], what: str) -> str:
+    """`name` if it is one of `names`, else Misuse that offers the nearest."""
+    names = list(names)
+    if name in names:
+        return name
+    near = get_close_matches(name, names, 1, 0.5)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    raise Misuse(f"There is no {what} called {name!r}.", next=f"{hint}The {what}s are: {', '.join(names)}.")
+
+
+def parse_params(pairs: Iterable[str]) -> dict[str, Json]:
+    """`transfers=5` as whole numbers, true and false as such, anything else as a word."""
+    params: dict[str, Json] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise Misuse(f"--param {pair!r} is not of the form name=value.", next="Write --param transfers=5.")
+        if value in ("true", "false"):
+            params[key] = value == "true"
+        else:
+            params[key] = int(value) if value.lstrip("-").isdecimal() else value
+    return params
+
+
+def system_options(function: Any) -> Any:
+    for option in reversed((
+        click.option("--nodes", "-n", type=Whole(), metavar="N",
+                     help="How many nodes; each workload has its own default."),
+        click.option("--protocol", "-p", default="chandy-lamport", metavar="P", show_default=True,
+                     help="How snapshots are taken; `strobe sim list` names the protocols."),
+        click.option("--channels", type=click.Choice(["fifo", "reorder"]), default="fifo", show_default=True,
+                     help="Whether channels keep the order of messages."),
+        click.option("--param", "params", multiple=True, metavar="NAME=VALUE",
+                     help="A parameter of the workload; may be given again."),
+        click.option("--force", is_flag=True,
+                     help="Let a protocol that needs FIFO channels run on ones that reorder, to see it fail."),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def file_options(function: Any) -> Any:
+    for option in reversed((
+        click.option("--svg", metavar="FILE", help="Draw the space–time diagram into this file."),
+        click.option("--journal", metavar="FILE", help="Write the journal of the run into this file."),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def write_journal(path: str, journal: Journal) -> None:
+    with JournalWriter(path, journal.header) as writer:
+        for event in journal.events:
+            writer.write(event)
+
+
+# ── run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FAULTS_HELP = (
+    "What goes wrong, as a list like lose=20,crashes=1. lose and duplicate, lose-markers and duplicate-markers are in "
+    "thousandths of what is sent, and break what every protocol rests on; partitions, slow (nodes) and crashes are "
+    "numbers, and must break nothing."
+)
+
+
+@sim.command(
+    "run",
+    cls=Command,
+    examples=(
+        ("strobe sim run bank", "four branches of a bank, one snapshot, verified and proved"),
+        ("strobe sim run bank -n 12 --snapshots 3 --seed 7 --svg run.svg", "a larger one, as a picture"),
+        ("strobe sim run bank --protocol agreed-clock", "a wrong way to take snapshots, caught"),
+        ("strobe sim run bank --faults crashes=2,partitions=1", "crashes and partitions change nothing"),
+        ("strobe sim run bank --channels reorder --protocol lai-yang", "channels that reorder"),
+    ),
+)
+@click.argument("workload")
+@system_options
+@click.option("--seed", "-s", type=Whole(), default=0, show_default=True, metavar="S",
+              help="The same seed gives the same run.")  # fmt: skip
+@click.option("--snapshots", "-k", type=Whole(), default=1, show_default=True, metavar="K",
+              help="How many snapshots to take during the run.")  # fmt: skip
+@click.option("--initiator", "initiators", multiple=True, metavar="NODE",
+              help="Where every snapshot starts; may be given again. Chosen for you otherwise.")  # fmt: skip
+@click.option("--delays", default="uniform", show_default=True, metavar="D",
+              help="How long messages take: fixed:10, uniform:1:20, long-tailed:2:400, bursty:1:10:50.")  # fmt: skip
+@click.option("--faults", default="", metavar="LIST", help=FAULTS_HELP)
+@file_options
+@common_options
+def run_command(
+    workload: str,
+    nodes: int | None,
+    protocol: str,
+    channels: Order,
+    params: tuple[str, ...],
+    force: bool,
+    seed: int,
+    snapshots: int,
+    initiators: tuple[str, ...],
+    delays: str,
+    faults: str,
+    svg: str | None,
+    journal: str | None,
+    session: Session,
+) -> int:
+    """Run WORKLOAD once and verify its snapshots.
+
+    Every snapshot is checked to be a consistent cut, proved reachable by replaying the run's own steps in another
+    order, and tested against the workload's invariant. The exit code is 0 if all is well and 1 if anything is not.
+    """
+    config = SimConfig(
+        workload=known(workload, WORKLOADS, "workload"),
+        params=parse_params(params),
+        nodes=nodes,
+        protocol=known(protocol, PROTOCOLS, "protocol"),
+        order=channels,
+        seed=seed,
+        snapshots=snapshots,
+        initiators=tuple(NodeId(node) for node in initiators),
+        delays=delays,
+        faults=Faults.parse(faults),
+        force=force,
+    )
+    check_writable(svg, "--svg")
+    check_writable(journal, "--journal")
+    result = run(config)
+    assert result.journal is not None
+    load = workload_of(result.journal.header)
+    judgement = judge(result.journal, load, load.check)
+    files = _write(judgement.journal, svg, journal)
+    troubles = list(_troubles(result))
+    ok = judgement.ok and not troubles
+    if session.json:
+        aborted = {str(snapshot): why for snapshot, why in result.aborted.items()}
+        session.answer(
+            {**judgement.to_json(), "ok": ok, "crashes": result.crashes, "aborted": aborted, "end": result.end,
+             "troubles": troubles, **files}
+        )  # fmt: skip
+    else:
+        print_judgement(session, judgement)
+        for snapshot, why in result.aborted.items():
+            session.say((f"snapshot {snapshot}", "bold"), f": aborted, {why}")
+        for trouble in troubles:
+            session.say(("  ! ", "bold red"), trouble)
+        _print_files(session, files)
+    return 0 if ok else 1
+
+
+def _troubles(result: SimResult) -> Iterable[str]:
+    """What a journal does not show: how the run itself ended."""
+    if result.end is not None:
+        yield f"At the end of the run: {result.end}"
+    if not result.at_rest:
+        yield f"The run did not come to rest within {result.config.max_events:,} events."
+    for snapshot in result.incomplete:
+        yield f"Snapshot {snapshot} never became complete."
+    yield from result.refused
+
+
+def _write(of: Journal, svg: str | None, journal: str | None) -> dict[str, str]:
+    files = {}
+    if journal is not None:
+        write_journal(journal, of)
+        files["journal"] = journal
+    if svg is not None:
+        write_text(svg, render(of), "--svg")
+        files["svg"] = svg
+    return files
+
+
+def _print_files(session: Session, files: Mapping[str, str]) -> None:
+    for what, path in files.items():
+        session.say(f"{'diagram' if what == 'svg' else what}: {path}")
+
+
+# ── verify ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@sim.command(
+    "verify",
+    cls=Command,
+    examples=(
+        ("strobe sim run bank --journal run.journal", "write a journal"),
+        ("strobe sim verify run.journal", "verify it again, without the run"),
+        ("strobe sim verify run.journal --svg run.svg", "and draw it"),
+    ),
+)
+@click.argument("journal")
+@click.option("--svg", metavar="FILE", help="Draw the space–time diagram into this file.")
+@click.option("--proof/--no-proof", default=True, show_default=True,
+              help="Prove each snapshot reachable by replaying the run in another order.")  # fmt: skip
+@common_options
+def verify_command(journal: str, svg: str | None, proof: bool, session: Session) -> int:
+    """Verify the snapshots in JOURNAL.
+
+    Reads nothing but the journal. The exit code is 0 if every snapshot is a consistent cut, 1 if one is not, and 2 if
+    the journal is damaged.
+    """
+    check_writable(svg, "--svg")
+    try:
+        read = Journal(*read_journal(journal))
+    except Damaged as error:
+        # A damaged journal is an answer to "is this a journal?", given before anything was verified.
+        raise Misuse(error.what, untouched=error.untouched, next=error.next) from error
+    judgement, unproved = _judge(read, proof)
+    files = _write(read, svg, None)
+    if session.json:
+        session.answer({**judgement.to_json(), "unproved": unproved, **files})
+    else:
+        print_judgement(session, judgement)
+        if unproved:
+            session.say(f"not proved: {unproved}")
+        _print_files(session, files)
+    return 0 if judgement.ok else 1
+
+
+def _judge(journal: Journal, proof: bool) -> tuple[Judgement, str | None]:
+    """With the workload that the journal names, if there is one here; else why not."""
+    try:
+        load = workload_of(journal.header)
+    except StrobeError as error:
+        return judge(journal, None, None), error.what
+    if not proof:
+        return judge(journal, None, load.check), "--no-proof"
+    return judge(journal, load, load.check), None
+
+
+# ── list ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@sim.command("list", cls=Command, examples=(("strobe sim list", "what there is to run"),))
+@common_options
+def list_command(session: Session) -> int:
+    """Workloads, protocols and mutants, with a line on each."""
+    if session.json:
+        session.answer(
+            {
+                "workloads": [
+                    {"name": name, "description": load.description, "nodes": load.default_nodes,
+                     "params": dict(load.defaults), "scripts": {k: s.description for k, s in load.scripts().items()}}
+                    for name, load in WORKLOADS.items()
+                ],
+                "protocols": [
+                    {"name": name, "description": spec.description, "needs_fifo": spec.needs_fifo,
+                     "correct": spec.is_correct}
+                    for name, spec in PROTOCOLS.items()
+                ],
+            }
+        )  # fmt: skip
+        return 0
+    sections: dict[str, dict[str, str]] = {
+        "Workloads": {name: load.description for name, load in WORKLOADS.items()},
+        "Protocols": {name: spec.description for name, spec in PROTOCOLS.items()},
+    }
+    width = max(len(name) for section in sections.values() for name in section)
+    for number, (title, section) in enumerate(sections.items()):
+        if number:
+            session.say("")
+        session.say((title, "bold"))
+        for name, description in section.items():
+            session.say("  ", (name.ljust(width), "cyan"), f"  {description}")
+    return 0
