@@ -77,7 +77,7 @@ RESERVED = (
 class Import:
     line: int
     module: str
-    lazy: bool  # inside a function: not run when the module is imported
+    lazy: bool  # in a function, or for the type checker only: not run when the module is imported
 
 
 def layer_of(parts: tuple[str, ...]) -> str:
@@ -107,8 +107,11 @@ def imports_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[Import]:
             name = node.args[0]
             if called in ("import_module", "__import__") and isinstance(name, ast.Constant):
                 yield Import(node.lineno, str(name.value), lazy)
+        deferred = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+            isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        )
         for child in ast.iter_child_nodes(node):
-            yield from visit(child, lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+            yield from visit(child, lazy or deferred)
 
     return visit(tree, False)
 
@@ -271,6 +274,8 @@ def test_the_package_reaches_into_layers_only_when_a_name_is_asked_for() -> None
     )
     assert len(violations("__init__.py", eager)) == 1
     assert not violations("__init__.py", lazy)
+    assert not violations("__init__.py", f"if TYPE_CHECKING:\n    {eager}")
+    assert len(violations("__init__.py", f"if True:\n    {eager}")) == 1
     assert len(violations("__init__.py", "def __getattr__(n):\n    import strobe.cli.main")) == 1
 
 
