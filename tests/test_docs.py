@@ -32,10 +32,13 @@ def parameters() -> list[object]:
 
 @pytest.mark.parametrize("path", parameters())
 def test_a_document_does_what_it_says(path: Path, tmp_path: Path) -> None:
+    problem = None
     try:
         Shell(tmp_path, name_of(path)).run(blocks_of(path.read_text(encoding="utf-8")))
     except DocumentFault as fault:
-        pytest.fail(str(fault), pytrace=False)
+        problem = str(fault)
+    if problem is not None:
+        pytest.fail(problem, pytrace=False)
 
 
 @pytest.mark.parametrize(
