@@ -18,6 +18,7 @@ from itertools import islice
 from strobe.hosts.sim.protocols import ProtocolSpec
 from strobe.hosts.sim.workloads.base import Workload
 from strobe.hosts.sim.world import Finished, World
+from strobe.model.cut import Cut
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import SnapshotId
 from strobe.protocol.chandy_lamport import ChandyLamport
@@ -110,6 +111,16 @@ class Judge:
             if wire.queue:
                 left = f"{len(wire.queue)} item{'s' if len(wire.queue) > 1 else ''}"
                 yield Failure(Kind.LIVENESS, f"channel {wire.id} is held for ever, with {left} waiting in it.")
-        broken = self._workload.check_end({site.id: site.state for site in world.sites.values()})
+        recording = {site.id: getattr(site.machine, "recording", ()) for site in world.sites.values()}
+        for node, snapshots in recording.items():
+            for snapshot in snapshots:
+                yield Failure(
+                    Kind.LIVENESS,
+                    f"snapshot {snapshot}: {node} still records, although the run came to its end.",
+                    snapshot,
+                )
+        # Not the workload's `check_end`: a script need not bring the work to its end, but it must not break anything.
+        end = Cut(SnapshotId(0), {site.id: site.state for site in world.sites.values()}, {c: () for c in world.wires})
+        broken = self._workload.check(end)
         if broken is not None:
             yield Failure(Kind.INVARIANT, f"at the end: {broken}")

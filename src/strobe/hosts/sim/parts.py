@@ -29,7 +29,14 @@ def capture(state: Json) -> Json:
 
 def frozen(state: Json) -> object:
     """Something hashable that is equal exactly when the states are the same bit for bit."""
-    return state if type(state) is int else canonical(state)
+    kind = type(state)
+    if kind is dict:
+        return frozenset([(key, frozen(value)) for key, value in state.items()])
+    if kind is list or kind is tuple:
+        return tuple([frozen(value) for value in state])
+    if kind is bool or kind is float:
+        return kind, state  # True == 1 == 1.0, but they are written differently
+    return state
 
 
 class Reach(NamedTuple):
@@ -42,7 +49,7 @@ class Reach(NamedTuple):
 class Part:
     """What has been recorded of one snapshot."""
 
-    __slots__ = ("channels", "finished", "reached", "sent", "snapshot", "states")
+    __slots__ = ("_key", "channels", "finished", "reached", "sent", "snapshot", "states")
 
     def __init__(self, snapshot: SnapshotId) -> None:
         self.snapshot = snapshot
@@ -51,6 +58,7 @@ class Part:
         self.finished = 0  # nodes
         self.sent: dict[ChannelId, int] = {}  # the newest message when the sender recorded
         self.reached: dict[ChannelId, Reach] = {}
+        self._key: object = None
 
     def copy(self) -> Part:
         new = Part(self.snapshot)
@@ -62,13 +70,20 @@ class Part:
         return new
 
     def key(self) -> object:
-        return (
-            self.snapshot,
-            frozenset((node, frozen(state)) for node, state in self.states.items()),
-            frozenset(self.channels.items()),
-            frozenset(self.sent.items()),
-            frozenset(self.reached.items()),
-        )
+        """Kept until `touch`."""
+        if self._key is None:
+            self._key = (
+                self.snapshot,
+                frozenset([(node, frozen(state)) for node, state in self.states.items()]),
+                frozenset(self.channels.items()),
+                frozenset(self.sent.items()),
+                frozenset(self.reached.items()),
+            )
+        return self._key
+
+    def touch(self) -> None:
+        """The part is about to change."""
+        self._key = None
 
     def record(self, node: NodeId, state: Json, graph: Graph, wires: Mapping[ChannelId, Wire]) -> None:
         """The node's state, and how far the channels at it are."""

@@ -4,13 +4,13 @@ Two drivers sit on top of it. The seeded scheduler calls `deliver`, `act`, `init
 the `Driver` hooks tell it what was put on a channel, so that it can give it a time. The exhaustive explorer asks
 `enabled()`, and for each choice takes a `fork()` and performs it.
 
-Invariant: a site or wire that a fork may share is copied before it changes (`perform`), so the keys that they cache
-stay true.
+Invariant: a site, wire or part that a fork may share is copied before it changes, so the keys that they keep stay true.
 """
 
 from __future__ import annotations
 
 from strobe.hosts.sim.host import Host, Plan
+from strobe.hosts.sim.parts import Part
 from strobe.hosts.sim.protocols import Start
 from strobe.hosts.sim.sites import Choice, Control, Driver, Finished, Site
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
@@ -19,6 +19,16 @@ __all__ = ["Choice", "Control", "Driver", "Finished", "Plan", "Site", "World"]
 
 
 class World(Host):
+    _own_parts: set[SnapshotId] | None = None  # None: never forked, so all are
+
+    def _part(self, snapshot: SnapshotId) -> Part:
+        part = super()._part(snapshot)
+        if self._own_parts is not None and snapshot not in self._own_parts and snapshot in self.parts:
+            part = self.parts[snapshot] = part.copy()
+            self._own_parts.add(snapshot)
+        part.touch()
+        return part
+
     def enabled(self) -> list[Choice]:
         """Everything that can happen next, in a stable order."""
         choices: list[Choice] = []
@@ -63,6 +73,9 @@ class World(Host):
             if not site.script and not self.graph.inputs(node):
                 self.end(node)
         elif kind == "initiate":
+            if self.spec.start is Start.SOURCES and snapshot not in self.started and snapshot not in self.finished:
+                # Where all inputs have ended no barrier will come: those nodes must be told as well.
+                self.plan.update({(snapshot, other): None for other in self.sites if not self.live_inputs(other)})
             self.initiate(node, snapshot)
         elif kind == "thaw":
             self.thaw(node, snapshot)
@@ -84,7 +97,8 @@ class World(Host):
         new.__dict__.update(self.__dict__)
         new.events = None if self.events is None else self.events.copy()
         new.sites, new.wires = self.sites.copy(), self.wires.copy()
-        new.parts = {snapshot: part.copy() for snapshot, part in self.parts.items()}
+        new.parts = self.parts.copy()
+        self._own_parts, new._own_parts = set(), set()
         new.finished, new.aborted, new.started = self.finished.copy(), self.aborted.copy(), self.started.copy()
         new.controls, new.timers, new.plan = self.controls.copy(), self.timers.copy(), self.plan.copy()
         new.markers, new.counters = self.markers.copy(), self.counters.copy()
