@@ -1,3 +1,44 @@
 """Strobe takes consistent pictures of systems that never stop moving, and brings them back to life."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
+    from strobe.hosts.spark.connectors.base import Sink, SinkContext
+    from strobe.hosts.spark.connectors.delta import DeltaSink
+    from strobe.hosts.spark.connectors.simple import ConsoleSink, ForeachBatchSink
+    from strobe.hosts.spark.deterministic import stable_random
+    from strobe.hosts.spark.job import Job, JobState
+    from strobe.hosts.spark.pipeline import Pipeline, feedback
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointConfig", "ConsoleSink", "DeltaSink", "ForeachBatchSink", "Job", "JobState", "Pipeline", "RestartPolicy",
+    "Sink", "SinkContext", "feedback", "stable_random",
+]  # fmt: skip
+
+# Looked up when first used: the protocols, the simulator and the command line need no Spark.
+_HOMES = {
+    "CheckpointConfig": "config",
+    "RestartPolicy": "config",
+    "Sink": "connectors.base",
+    "SinkContext": "connectors.base",
+    "DeltaSink": "connectors.delta",
+    "ConsoleSink": "connectors.simple",
+    "ForeachBatchSink": "connectors.simple",
+    "stable_random": "deterministic",
+    "Job": "job",
+    "JobState": "job",
+    "Pipeline": "pipeline",
+    "feedback": "pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'strobe' has no attribute {name!r}")
+    return getattr(import_module(f"strobe.hosts.spark.{_HOMES[name]}"), name)

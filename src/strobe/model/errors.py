@@ -7,7 +7,7 @@ untouched; and what to do next. The command line prints exactly these three part
 
 from __future__ import annotations
 
-__all__ = ["Damaged", "Failed", "HostFault", "Misuse", "PeerFault", "ProtocolError", "StrobeError"]
+__all__ = ["Damaged", "Failed", "Fenced", "HostFault", "Misuse", "PeerFault", "ProtocolError", "StrobeError"]
 
 
 class StrobeError(Exception):
@@ -33,6 +33,10 @@ class Misuse(StrobeError):
 
 class Failed(StrobeError):
     """Something was tried and did not work."""
+
+
+class Fenced(Failed):
+    """A newer incarnation has taken over: this one must not write any more."""
 
 
 class Damaged(StrobeError):

@@ -100,6 +100,10 @@ class Barriers:
         """Inputs that must deliver nothing at present."""
         return frozenset(c for c in self._arrived if c not in self._ended)
 
+    def passed(self, snapshot: SnapshotId) -> bool:
+        """Whether what lies behind this barrier on a channel may be delivered: it is recorded, or given up, here."""
+        return snapshot in self._aborted or (snapshot <= self._newest and snapshot != self._aligning)
+
     def key(self) -> object:
         recording = tuple(
             (s, tuple((c, tuple(content)) for c, content in sorted(channels.items())))

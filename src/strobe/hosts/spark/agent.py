@@ -1,0 +1,450 @@
+"""The agent of one stage: it drives the barrier machine from what the stage's query reads, and carries out its effects.
+
+Theory of operation
+-------------------
+A stage is *at rest* when its last batch is committed and no batch is being written. Only at rest does the agent look
+at the channels and step the machine, so a snapshot always falls between two batches. There are three moments at which
+a stage is known to be at rest, and the agent uses whichever comes first:
+
+* Spark asks how far the next batch may read (`latest`): it does so only after the last batch is committed;
+* the next batch arrives (`begin_batch`): Spark has committed the one before;
+* a word from the coordinator comes while the stage idles: the agent's own thread sees that the last batch is committed.
+
+Barriers need no batch: an entry without rows at the next position has been reached the moment all before it has been
+read, so a snapshot costs a stage no micro-batch, and a stage without data passes barriers on all the same.
+
+*Logical position*: the last entry of a channel that the machine has seen as delivered. It runs ahead of Spark's offset
+by entries that carry no rows. *Content* of a channel is a span of positions, because the channel is durable itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from strobe.hosts.spark import faults, spark_checkpoint
+from strobe.hosts.spark.admission import Limits, Span, merge, plan_end
+from strobe.hosts.spark.channel import ChannelWriter
+from strobe.hosts.spark.channel_log import ChannelLog, Commit
+from strobe.hosts.spark.messages import (
+    AbortSnapshot,
+    Acknowledge,
+    Decline,
+    SnapshotComplete,
+    StagePart,
+    StageReady,
+    StartSnapshot,
+    ToAgent,
+    ToCoordinator,
+)
+from strobe.model.cut import Json
+from strobe.model.errors import Failed, Fenced, HostFault, StrobeError
+from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
+from strobe.protocol.barriers import BarrierMode, Barriers
+from strobe.protocol.events import (
+    Abort,
+    AlignmentTimedOut,
+    BarrierArrived,
+    ChannelRecorded,
+    Declined,
+    Deliver,
+    Effect,
+    Hold,
+    Initiate,
+    Input,
+    MessageArrived,
+    NodeRecorded,
+    Overtake,
+    RecordState,
+    Release,
+    SendBarrier,
+    StartTimer,
+)
+from strobe.store.manifest import NOTHING, InFlight
+
+__all__ = ["Recording", "StageAgent", "Uploads"]
+
+_log = logging.getLogger("strobe.agent")
+_COMMIT_POLL = 0.002
+
+
+@dataclass(slots=True)
+class Recording:
+    """One snapshot's part of this stage, while it is being gathered."""
+
+    snapshot: SnapshotId
+    batch: int
+    inputs: Mapping[NodeId, int]
+    began: float  # when this stage first heard of the snapshot
+    recorded_at: float
+    barrier: int | None = None
+    sync_ms: float = 0.0
+    in_flight: dict[NodeId, InFlight] = field(default_factory=dict)
+    sinks: Mapping[str, Json] = field(default_factory=dict)  # where each sink stood
+
+
+class Uploads(Protocol):
+    """Makes a recording durable in the background, then calls back."""
+
+    def submit(
+        self, agent: StageAgent, recording: Recording, done: Callable[[StagePart | StrobeError], None]
+    ) -> None: ...
+
+
+class StageAgent:
+    def __init__(
+        self,
+        uid: NodeId,
+        *,
+        checkpoint: Path,
+        inputs: Mapping[NodeId, ChannelLog],
+        output: ChannelWriter | None,
+        feedback: frozenset[NodeId],
+        mode: BarrierMode,
+        alignment_timeout: float,
+        limits: Limits,
+        uploads: Uploads,
+        post: Callable[[ToCoordinator], None],
+        sink_positions: Callable[[SnapshotId], Mapping[str, Json]] = lambda snapshot: {},
+    ) -> None:
+        self.uid = uid
+        self.checkpoint = checkpoint
+        self.inputs = dict(inputs)
+        self.output = output
+        self._feedback = feedback
+        self._mode = mode
+        self._alignment_timeout = alignment_timeout
+        self._limits = limits
+        self._uploads = uploads
+        self._post = post
+        self._sink_positions = sink_positions
+        self._lock = threading.RLock()  # held while a batch is written, and at rest while the machine is stepped
+        self._wake = threading.Event()
+        self._inbox: deque[ToAgent | AlignmentTimedOut] = deque()
+        self._thread: threading.Thread | None = None
+        self._live = False
+        self._draining = False
+        self.incarnation = Incarnation(0)
+        self.replayed: int | None = None  # the batch that an earlier life began and did not commit
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, incarnation: Incarnation, newest: SnapshotId) -> None:
+        """Before the stage's query starts, the first time and after each failure. `newest` is the highest snapshot id
+        that was ever begun: what older barriers asked for has been settled without this life of the stage."""
+        self.stop()
+        with self._lock:
+            self.incarnation = incarnation
+            self._machine = Barriers(
+                [ChannelId(c) for c in self.inputs],
+                [ChannelId(self.uid)] if self.output is not None else [],
+                feedback=[ChannelId(c) for c in self._feedback],
+                mode=self._mode,
+                newest=newest,
+            )
+            self._recordings: dict[SnapshotId, Recording] = {}
+            self._heard: dict[SnapshotId, float] = {}
+            self._early: dict[NodeId, set[int]] = {c: set() for c in self.inputs}
+            self._asked: set[str] = set()
+            self._plan: dict[NodeId, int] = {}
+            self._ended: set[NodeId] = set()
+            self._inbox.clear()
+            committed = spark_checkpoint.last_committed(self.checkpoint)
+            self._batch = NOTHING if committed is None else committed
+            self._finished = self._batch  # the newest batch whose function has returned
+            logged = spark_checkpoint.last_logged(self.checkpoint)
+            self.replayed = logged if logged is not None and logged > self._batch else None
+            self._positions = self._offsets_at(self._batch)
+            self._logical = dict(self._positions)
+            self._live = True
+            self._draining = False
+        self._thread = threading.Thread(target=self._run, name=f"agent-{self.uid}", daemon=True)
+        self._thread.start()
+        self._post(StageReady(self.uid, incarnation))
+
+    def stop(self) -> None:
+        """The query has ended: no more snapshots from this life."""
+        with self._lock:
+            self._live = False
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._thread = None
+
+    def halt(self, patience: float) -> bool:
+        """Admit nothing more and wait until the last batch is committed, so that the query can be stopped between
+        batches. False if that took too long."""
+        self._draining = True
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                try:
+                    self._live = False  # a batch that arrives now is refused, and left for the next start
+                    if self._finished == NOTHING or spark_checkpoint.is_committed(self.checkpoint, self._finished):
+                        return True
+                finally:
+                    self._lock.release()
+            time.sleep(_COMMIT_POLL)
+        return False
+
+    @property
+    def batch(self) -> int:
+        return self._batch
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to read, and no batch is under way. Only meaningful for a stage whose inputs are channels."""
+        with self._lock:
+            return self._finished == self._batch and all(
+                plan_end(self._logical[c], self._ahead(c), lambda s: True, Limits()) == self._logical[c]
+                for c in self.inputs
+            )
+
+    def lag(self) -> tuple[int, int]:
+        """Rows and commits that wait in the inputs."""
+        waiting = [c for name in self.inputs for c in self._ahead(name) if c.files]
+        return sum(c.rows for c in waiting), len(waiting)
+
+    def consumed(self, producer: NodeId) -> int:
+        """The position up to which this stage will never read again, whatever happens to it short of a restore."""
+        return self._positions[producer]
+
+    # ── what Spark calls ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def latest(self, reader: str, producer: NodeId, start: int) -> int:
+        """Spark plans a batch: how far may this reader read? The first to ask in a round sets the plan for all."""
+        with self._lock:
+            if not self._live or self._draining:
+                return start
+            if reader in self._asked or not self._asked:
+                self._asked.clear()
+                self._rest(self._finished)
+                self._plan = {c: self._plan_for(c) for c in self.inputs}
+            self._asked.add(reader)
+            return max(start, self._plan.get(producer, start))
+
+    def begin_batch(self, batch: int) -> None:
+        """Spark hands over a batch; it has committed the one before. Holds the stage until `end_batch`."""
+        self._lock.acquire()
+        try:
+            if not self._live:
+                raise Failed(f"Stage {self.uid!r} is stopping; batch {batch} is left for its next start.")
+            self._asked.clear()
+            if batch - 1 >= self._batch:
+                self._rest(batch - 1)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def end_batch(self, batch: int, *, failed: bool = False) -> None:
+        if not failed:
+            self._finished = max(self._finished, batch)
+        self._lock.release()
+        self._wake.set()
+
+    # ── what the coordinator says ───────────────────────────────────────────────────────────────────────────────────
+
+    def tell(self, message: ToAgent) -> None:
+        self._inbox.append(message)
+        self._wake.set()
+
+    def _run(self) -> None:
+        """Handle words from the coordinator at the next moment of rest, for a stage that nobody asks to read."""
+        while self._live:
+            if not self._inbox:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            with self._lock:
+                at_rest = self._finished == self._batch or spark_checkpoint.is_committed(
+                    self.checkpoint, self._finished
+                )
+                if self._live and at_rest:
+                    self._rest(self._finished)
+            if not at_rest:
+                time.sleep(_COMMIT_POLL)  # Spark writes the commit within milliseconds of the batch's return
+
+    # ── at rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _rest(self, batch: int) -> None:
+        """The stage is at rest after `batch`. Take in what it read, and what was said meanwhile."""
+        began = time.monotonic()
+        if batch != self._batch:
+            self._batch = batch
+            self._finished = max(self._finished, batch)
+            self._positions = self._offsets_at(batch)
+        for log in self.inputs.values():
+            log.refresh()
+        self._read_inbox(began)
+        while self._walk(began) or self._look_ahead(began):
+            pass
+
+    def _read_inbox(self, now: float) -> None:
+        while self._inbox:
+            message = self._inbox.popleft()
+            if isinstance(message, StartSnapshot):
+                self._heard.setdefault(message.snapshot, now)
+                self._step(Initiate(message.snapshot), now)
+            elif isinstance(message, AbortSnapshot):
+                self._recordings.pop(message.snapshot, None)
+                self._heard.pop(message.snapshot, None)
+                self._step(Abort(message.snapshot), now)
+            elif isinstance(message, SnapshotComplete):
+                self._recordings.pop(message.snapshot, None)
+                self._heard.pop(message.snapshot, None)
+            else:
+                self._step(message, now)
+
+    def _walk(self, now: float) -> bool:
+        """Hand the machine, in order, what has been read and the rowless entries that follow. True if it moved on."""
+        moved = False
+        for producer in self.inputs:
+            channel = ChannelId(producer)
+            for commit in self._ahead(producer):
+                if channel in self._machine.held or (commit.files and commit.version > self._positions[producer]):
+                    break
+                before, self._logical[producer] = self._logical[producer], commit.version
+                moved = True
+                if commit.barrier is not None:
+                    if commit.version in self._early[producer]:
+                        self._early[producer].discard(commit.version)
+                    else:
+                        self._heard.setdefault(commit.barrier, now)
+                        self._step(BarrierArrived(channel, commit.barrier), now)
+                elif commit.ended:
+                    pass  # an ended producer's agent goes on passing barriers, so its end changes nothing here
+                else:
+                    self._step(MessageArrived(channel, Span(before, commit.version)), now)
+        return moved
+
+    def _look_ahead(self, now: float) -> bool:
+        """Barriers that need not wait for the rows before them: all if unaligned, else those that are recorded here."""
+        moved = False
+        for producer in self.inputs:
+            stale: list[Commit] = []
+            for commit in self._ahead(producer):
+                if commit.barrier is None or commit.version in self._early[producer]:
+                    continue
+                passed = self._machine.passed(commit.barrier)
+                if commit.barrier in self._machine.recording or (self._mode is BarrierMode.UNALIGNED and not passed):
+                    moved = True
+                    for waiting in (*stale, commit):
+                        self._overtake(producer, waiting, now)
+                    stale.clear()
+                elif passed:
+                    stale.append(commit)
+                else:
+                    break  # barriers of one channel are taken in order
+        return moved
+
+    def _overtake(self, producer: NodeId, commit: Commit, now: float) -> None:
+        assert commit.barrier is not None
+        self._early[producer].add(commit.version)
+        self._heard.setdefault(commit.barrier, now)
+        content = (Span(self._logical[producer], commit.version),)
+        self._step(BarrierArrived(ChannelId(producer), commit.barrier, overtook=True, overtaken=content), now)
+
+    def _plan_for(self, producer: NodeId) -> int:
+        if ChannelId(producer) in self._machine.held:
+            return self._positions[producer]
+        position = max(self._positions[producer], self._logical[producer])
+        end = plan_end(position, self._ahead(producer), self._machine.passed, self._limits)
+        return end if end > position else self._positions[producer]
+
+    def _ahead(self, producer: NodeId) -> tuple[Commit, ...]:
+        return self.inputs[producer].commits(self._logical[producer])
+
+    def _offsets_at(self, batch: int) -> dict[NodeId, int]:
+        """Where each input stood after `batch`, from Spark's own offset log. 0 is before the first row."""
+        positions = dict.fromkeys(self.inputs, 0)
+        if batch != NOTHING and self.inputs:
+            for offset in spark_checkpoint.read_offsets(self.checkpoint, batch).sources:
+                if isinstance(offset, dict) and offset.get("channel") in positions:
+                    positions[NodeId(offset["channel"])] = int(offset["version"])
+        return positions
+
+    # ── effects ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _step(self, input: Input, now: float) -> None:
+        for effect in self._machine.step(input):
+            self._perform(effect, now)
+
+    def _perform(self, effect: Effect, now: float) -> None:
+        if isinstance(effect, Deliver | Hold | Release):
+            pass  # rows are delivered by Spark; `held` is asked for when the next batch is planned
+        elif isinstance(effect, RecordState):
+            self._recordings[effect.snapshot] = Recording(
+                effect.snapshot,
+                self._batch,
+                dict(self._logical),
+                began=self._heard.get(effect.snapshot, now),
+                recorded_at=now,
+                sinks=self._sink_positions(effect.snapshot),
+            )
+            faults.point("snapshot.state-recorded", self.uid)
+        elif isinstance(effect, SendBarrier):
+            self._send_barrier(effect.snapshot)
+        elif isinstance(effect, ChannelRecorded | NodeRecorded | Overtake) and effect.snapshot not in self._recordings:
+            pass  # its barrier could not be placed: this stage has declined the snapshot
+        elif isinstance(effect, ChannelRecorded):
+            recording = self._recordings[effect.snapshot]
+            producer = NodeId(effect.channel)
+            span = merge(effect.content, empty_at=recording.inputs[producer])
+            recording.in_flight[producer] = InFlight(span.after, span.through, self._rows(producer, span))
+        elif isinstance(effect, NodeRecorded):
+            recording = self._recordings[effect.snapshot]
+            recording.sync_ms = (time.monotonic() - recording.recorded_at) * 1000
+            life = self.incarnation
+            self._uploads.submit(self, recording, lambda result: self._uploaded(recording, life, result))
+        elif isinstance(effect, Declined):
+            self._recordings.pop(effect.snapshot, None)
+            self._post(Decline(self.uid, self.incarnation, effect.snapshot, effect.reason))
+        elif isinstance(effect, StartTimer):
+            timer = threading.Timer(self._alignment_timeout, self._timed_out, (effect.snapshot, self.incarnation))
+            timer.daemon = True
+            timer.start()
+        elif isinstance(effect, Overtake):
+            producer = NodeId(effect.channel)
+            commit = self.inputs[producer].find_barrier(effect.snapshot)
+            if commit is not None and commit.version > self._logical[producer]:
+                self._overtake(producer, commit, now)
+        else:
+            raise HostFault(f"A stage's agent cannot perform {type(effect).__name__}.")
+
+    def _send_barrier(self, snapshot: SnapshotId) -> None:
+        assert self.output is not None
+        try:
+            self._recordings[snapshot].barrier = self.output.place_barrier(snapshot).version
+        except Fenced:
+            raise
+        except Failed as error:
+            # No room for an entry of a kilobyte: the snapshot fails, the stage goes on.
+            del self._recordings[snapshot]
+            self._post(Decline(self.uid, self.incarnation, snapshot, str(error)))
+            return
+        faults.point("snapshot.barrier-placed", self.uid)
+
+    def _rows(self, producer: NodeId, span: Span) -> int:
+        if span.after == span.through:
+            return 0
+        return sum(c.rows for c in self.inputs[producer].commits(span.after, span.through))
+
+    def _timed_out(self, snapshot: SnapshotId, life: Incarnation) -> None:
+        if life == self.incarnation:
+            self._inbox.append(AlignmentTimedOut(snapshot))
+            self._wake.set()
+
+    def _uploaded(self, recording: Recording, life: Incarnation, result: StagePart | StrobeError) -> None:
+        if isinstance(result, StrobeError):
+            _log.warning("%s: its part of snapshot %d failed: %s", self.uid, recording.snapshot, result)
+            self._post(Decline(self.uid, life, recording.snapshot, str(result)))
+        else:
+            faults.point("snapshot.part-durable", self.uid)
+            self._post(Acknowledge(self.uid, life, recording.snapshot, result))

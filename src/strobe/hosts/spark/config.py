@@ -1,0 +1,84 @@
+"""Settings of a pipeline. Durations are seconds. Names and defaults are Flink's where a Flink user expects them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from strobe.model.errors import Misuse
+from strobe.protocol.barriers import BarrierMode
+from strobe.protocol.coordination import CoordinatorSettings
+
+__all__ = ["CheckpointConfig", "RestartPolicy", "RetentionOnCancel"]
+
+
+class RetentionOnCancel(Enum):
+    RETAIN = "retain"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """When and how the whole graph is checkpointed.
+
+    `interval` None: only when asked. `mode`: "aligned", "unaligned", or "aligned-with-timeout", which turns unaligned
+    after `alignment_timeout`. `retention_on_cancel` is "retain" here and "delete" in Flink: losing the last checkpoint
+    to a cancel is the one default of Flink's that nobody has ever wanted at three in the morning.
+    """
+
+    interval: float | None = 10.0
+    min_pause: float = 0.0
+    timeout: float = 600.0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    retained: int = 1
+    retention_on_cancel: str = "retain"
+    mode: str = "aligned"
+    alignment_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, values in (("mode", BarrierMode), ("retention_on_cancel", RetentionOnCancel)):
+            if getattr(self, name) not in {v.value for v in values}:
+                known = ", ".join(v.value for v in values)
+                raise Misuse(f"CheckpointConfig({name}={getattr(self, name)!r}): it must be one of {known}.")
+        for name in ("interval", "min_pause", "timeout", "alignment_timeout"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise Misuse(f"CheckpointConfig({name}={value!r}): it must be a number of seconds.")
+        if self.alignment_timeout < 0:
+            raise Misuse(f"CheckpointConfig(alignment_timeout={self.alignment_timeout!r}): it must be 0 or more.")
+        self.coordinator()  # says what is wrong with the rest
+
+    def coordinator(self) -> CoordinatorSettings:
+        return CoordinatorSettings(
+            interval=None if self.interval is None else round(self.interval * 1000),
+            min_pause=round(self.min_pause * 1000),
+            timeout=round(self.timeout * 1000),
+            max_concurrent=self.max_concurrent,
+            tolerable_failures=self.tolerable_failures,
+            retained=self.retained,
+        )
+
+    @property
+    def barrier_mode(self) -> BarrierMode:
+        return BarrierMode(self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How a stage that fails is brought back: after a pause that doubles up to a limit, so many times in a row.
+
+    A stage that commits a batch after a restart has recovered, and the count starts anew.
+    """
+
+    attempts: int = 5
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 0 or self.first_pause < 0 or self.longest_pause < self.first_pause:
+            raise Misuse(f"{self!r}: attempts and first_pause must be 0 or more, longest_pause at least first_pause.")
+
+    def pause(self, failures: int) -> float:
+        """How long to wait after so many failures in a row (1 for the first)."""
+        return min(self.longest_pause, self.first_pause * 2.0 ** min(failures - 1, 30))

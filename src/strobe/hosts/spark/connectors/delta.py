@@ -1,0 +1,128 @@
+"""A Delta table as a sink: append, or upsert by key. Visible after each micro-batch, each batch once.
+
+*Append* commits like a channel does: Spark writes the Parquet files, one atomic log entry with an app transaction makes
+them visible. *Upsert* merges the batch into the table by key in one commit that carries the same app transaction; of
+several rows with one key in a batch, which one wins would be chance, so that is an error unless they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
+
+from strobe.hosts.spark.channel import ChannelWriter
+from strobe.hosts.spark.connectors.base import Sink, SinkContext
+from strobe.hosts.spark.writer import write_batch
+from strobe.model.cut import Json
+from strobe.model.errors import Failed, Misuse
+from strobe.model.ids import SnapshotId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["DeltaSink"]
+
+
+class DeltaSink(Sink):
+    """`DeltaSink("out/balances")` appends; `DeltaSink("out/balances", key="account")` upserts by key."""
+
+    def __init__(self, path: str, *, key: str | Iterable[str] = ()) -> None:
+        self.path = path
+        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self._writer: ChannelWriter | None = None
+
+    def describe(self) -> str:
+        how = f"upsert by {', '.join(self.key)}" if self.key else "append"
+        return f"Delta table {self.path} ({how})"
+
+    def open(self, context: SinkContext) -> None:
+        self._context = context
+        where = Path(context.base, self.path)
+        self._where = where
+        if context.output_mode == "complete":
+            raise Misuse(
+                f"Stage {context.stage!r} has output_mode 'complete', which replaces the whole table at each batch; "
+                f"{self.describe()} takes rows.",
+                next="Use output_mode='update' with a key.",
+            )
+        if not self.key:
+            self._writer = ChannelWriter(
+                where,
+                context.schema,
+                job=context.job,
+                producer=context.stage,
+                timeline=context.timeline,
+                incarnation=context.incarnation,
+            )
+            return
+        missing = [k for k in self.key if k not in context.schema.names]
+        if missing:
+            raise Misuse(
+                f"Stage {context.stage!r} writes to {self.describe()}, but it has no column {', '.join(missing)}.",
+                next=f"Its columns are: {', '.join(context.schema.names)}.",
+            )
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            if not DeltaTable.is_deltatable(str(where)):
+                DeltaTable.create(str(where), Schema.from_json(context.schema.json()), mode="ignore")
+            self._table = DeltaTable(str(where))
+        except (DeltaError, OSError) as error:
+            raise Failed(f"{self.describe()} of stage {context.stage!r} cannot be opened: {error}") from error
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        if self._writer is not None:
+            write_batch(batch, batch_id, self._writer)
+            return
+        self._upsert(batch, batch_id)
+
+    def position(self, snapshot: SnapshotId) -> Json:
+        if self._writer is not None:
+            return {"path": str(self._where), "version": self._writer.log.head}
+        return {"path": str(self._where), "version": self._table.version()}
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _upsert(self, batch: DataFrame, batch_id: int) -> None:
+        context = self._context
+        app = f"strobe/{context.job}/{context.name}/{context.timeline}"
+        self._table.update_incremental()
+        last = self._table.transaction_version(app)
+        if last is not None and batch_id <= last:
+            return
+        rows = batch.toArrow()
+        if rows.num_rows == 0:
+            return
+        if rows.group_by(list(self.key)).aggregate([]).num_rows < rows.num_rows:
+            rows = rows.group_by(rows.column_names).aggregate([])
+            if rows.group_by(list(self.key)).aggregate([]).num_rows < rows.num_rows:
+                raise Failed(
+                    f"Batch {batch_id} of stage {context.stage!r} has several different rows with one key "
+                    f"({', '.join(self.key)}): {self.describe()} cannot know which one counts.",
+                    untouched="The table is unchanged.",
+                    next="Aggregate by the key in the stage, or choose a key that is unique within a batch.",
+                )
+        match = " AND ".join(f"t.`{k}` IS NOT DISTINCT FROM s.`{k}`" for k in self.key)
+        try:
+            (
+                self._table.merge(
+                    rows,
+                    predicate=match,
+                    source_alias="s",
+                    target_alias="t",
+                    commit_properties=CommitProperties(app_transactions=[Transaction(app, batch_id)]),
+                )
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute()
+            )
+        except DeltaError as error:
+            raise Failed(
+                f"Batch {batch_id} of stage {context.stage!r} could not be merged into {self.describe()}: {error}",
+                untouched="The table is unchanged.",
+            ) from error

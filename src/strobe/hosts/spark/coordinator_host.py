@@ -1,0 +1,361 @@
+"""Runs the protocol's coordinator for a job: one thread, one queue, real time.
+
+The machine decides; this host performs. It gathers the stages' parts, lays them together as a manifest, has the cut
+checked against law 1 from its recorded positions *before* the manifest exists, and only then lets it become visible.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from strobe.hosts.spark import faults
+from strobe.hosts.spark.messages import (
+    AbortSnapshot,
+    Acknowledge,
+    Decline,
+    SnapshotComplete,
+    StageLost,
+    StagePart,
+    StageReady,
+    StartSnapshot,
+    ToAgent,
+    ToCoordinator,
+)
+from strobe.model.errors import Failed, StrobeError
+from strobe.model.ids import NodeId, SnapshotId
+from strobe.protocol.coordination import (
+    AbortRequested,
+    Acknowledged,
+    AnnounceAbort,
+    AnnounceComplete,
+    CoordinatorEffect,
+    CoordinatorInput,
+    CoordinatorSettings,
+    DeclinedBy,
+    Dispose,
+    FailJob,
+    Kind,
+    ManifestFailed,
+    ManifestWritten,
+    NodeLost,
+    NodeReady,
+    Reply,
+    Tick,
+    Trigger,
+    TriggerRequested,
+    WakeAt,
+    WriteManifest,
+)
+from strobe.protocol.coordinator import Coordinator
+
+__all__ = ["CoordinatorHost", "Progress", "SnapshotWriter", "utc_now"]
+
+_log = logging.getLogger("strobe.coordinator")
+HISTORY = 100
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One snapshot as seen from outside: under way, complete, or failed and why. Milliseconds and bytes."""
+
+    snapshot: SnapshotId
+    kind: Kind
+    status: str
+    started: str
+    duration_ms: float = 0.0
+    alignment_ms: float = 0.0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+    bytes_new: int = 0
+    bytes_total: int = 0
+    rows_in_flight: int = 0
+    acknowledged: int = 0
+    reason: str = ""
+
+
+class SnapshotWriter:
+    """What the host needs done with a snapshot's parts; the job implements it."""
+
+    def reserve(self, snapshot: SnapshotId) -> None:
+        """Make it durable that this id is taken."""
+
+    def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+        """Check the cut and write the manifest, or raise. On return it is durable."""
+
+    def aborted(self, snapshot: SnapshotId) -> None:
+        """The snapshot is given up: its parts can go."""
+
+    def dispose(self, snapshot: SnapshotId) -> None:
+        """Delete a checkpoint that is past its retention."""
+
+    def trim(self) -> None:
+        """After a completion and its disposals: channels may let go of what nobody needs."""
+
+
+@dataclass(slots=True)
+class _Gathering:
+    progress: Progress
+    began: float
+    parts: dict[NodeId, StagePart] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Somebody waits for a snapshot."""
+
+    input: TriggerRequested
+    done: queue.Queue[Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    snapshot: SnapshotId
+    failure: str | None
+
+
+_Item: TypeAlias = ToCoordinator | _Request | _Written | AbortRequested | None
+
+
+class CoordinatorHost:
+    def __init__(
+        self,
+        upstream: Mapping[NodeId, tuple[NodeId, ...]],
+        settings: CoordinatorSettings,
+        *,
+        next_snapshot: int,
+        retained: tuple[SnapshotId, ...],
+        writer: SnapshotWriter,
+        tell: Callable[[NodeId, ToAgent], None],
+        fail_job: Callable[[str], None],
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self._machine = Coordinator(upstream, settings, next_snapshot=next_snapshot, retained=retained)
+        self._nodes = tuple(upstream)
+        self._writer = writer
+        self._tell = tell
+        self._fail_job = fail_job
+        self._on_progress = on_progress
+        self._queue: queue.Queue[_Item] = queue.Queue()
+        self._gathering: dict[SnapshotId, _Gathering] = {}
+        self._waiting: dict[str, queue.Queue[Reply]] = {}
+        self._wake_at: float | None = None
+        self._history: dict[SnapshotId, Progress] = {}
+        self._newest = SnapshotId(next_snapshot - 1)
+        self._requests = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
+
+    @property
+    def newest(self) -> SnapshotId:
+        """The highest id that was ever begun."""
+        return self._newest
+
+    @property
+    def history(self) -> tuple[Progress, ...]:
+        with self._lock:
+            return tuple(self._history.values())
+
+    @property
+    def failures_in_a_row(self) -> int:
+        return self._machine.failures_in_a_row
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the schedule. What is pending is forgotten: without a manifest there is no snapshot."""
+        self._queue.put(None)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        for waiting in list(self._waiting.values()):
+            waiting.put(Reply("", None, "the job is stopping"))
+
+    def post(self, message: ToCoordinator) -> None:
+        self._queue.put(message)
+
+    def abort(self, snapshot: SnapshotId, reason: str) -> None:
+        self._queue.put(AbortRequested(snapshot, reason))
+
+    def snapshot(self, kind: Kind, timeout: float | None = None) -> SnapshotId:
+        """Take a snapshot now and wait until it is complete; Failed says why it is not."""
+        with self._lock:
+            self._requests += 1
+            name = f"request-{self._requests}"
+        done: queue.Queue[Reply] = queue.Queue()
+        self._queue.put(_Request(TriggerRequested(name, kind), done))
+        try:
+            reply = done.get(timeout=timeout)
+        except queue.Empty:
+            raise Failed(
+                f"The {kind.value} did not complete within {timeout} s.",
+                untouched="The job goes on, and so does the attempt.",
+                next="Look at `strobe checkpoints` for the stage that it waits for.",
+            ) from None
+        if reply.failure is not None or reply.snapshot is None:
+            raise Failed(
+                f"The {kind.value} failed: {reply.failure}.",
+                untouched="The job goes on; earlier snapshots are intact.",
+                next="Mend the cause and ask again.",
+            )
+        return reply.snapshot
+
+    # ── the thread ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        self._step(Tick(_now()))
+        while True:
+            pause = None if self._wake_at is None else max(0.0, self._wake_at - time.monotonic())
+            due = False
+            item: _Item = None
+            try:
+                item = self._queue.get(timeout=pause)
+            except queue.Empty:
+                due = True
+            if item is None and not due:
+                return
+            try:
+                self._step(Tick(_now()))
+                if item is not None:
+                    self._take(item)
+            except Exception as error:  # the coordinator must never die silently
+                _log.exception("the coordinator failed")
+                self._fail_job(f"the coordinator failed: {error}")
+                return
+
+    def _take(self, item: _Item) -> None:
+        if isinstance(item, StageReady):
+            self._step(NodeReady(item.stage, item.incarnation))
+        elif isinstance(item, StageLost):
+            self._step(NodeLost(item.stage, item.reason))
+        elif isinstance(item, Acknowledge):
+            gathering = self._gathering.get(item.snapshot)
+            if gathering is not None:
+                gathering.parts[item.stage] = item.part
+                self._report(replace(gathering.progress, acknowledged=len(gathering.parts)), gathering)
+                faults.point("snapshot.acknowledged", item.stage)
+            self._step(Acknowledged(item.snapshot, item.stage, item.incarnation))
+        elif isinstance(item, Decline):
+            self._step(DeclinedBy(item.snapshot, item.stage, item.incarnation, item.reason))
+        elif isinstance(item, _Request):
+            self._waiting[item.input.request] = item.done
+            self._step(item.input)
+        elif isinstance(item, _Written):
+            if item.failure is None:
+                self._step(ManifestWritten(item.snapshot))
+            else:
+                self._step(ManifestFailed(item.snapshot, item.failure))
+        elif isinstance(item, AbortRequested):
+            self._step(item)
+
+    def _step(self, input: CoordinatorInput) -> None:
+        self._wake_at = None
+        effects = self._machine.step(input)
+        for effect in effects:
+            self._perform(effect)
+        if any(isinstance(effect, AnnounceComplete) for effect in effects):
+            self._trim()
+
+    def _perform(self, effect: CoordinatorEffect) -> None:
+        if isinstance(effect, Trigger):
+            self._writer.reserve(effect.snapshot)
+            faults.point("snapshot.id-reserved")
+            self._newest = max(self._newest, effect.snapshot)
+            progress = Progress(effect.snapshot, effect.kind, "in progress", utc_now())
+            self._gathering[effect.snapshot] = _Gathering(progress, time.monotonic())
+            self._report(progress, self._gathering[effect.snapshot])
+            for node in effect.nodes:
+                self._tell(node, StartSnapshot(effect.snapshot, effect.kind))
+                faults.point("snapshot.triggered", node)
+        elif isinstance(effect, WriteManifest):
+            faults.point("snapshot.all-acknowledged")
+            gathering = self._gathering[effect.snapshot]
+            gathering.progress = _with_figures(gathering)
+            threading.Thread(
+                target=self._write, args=(effect.snapshot, gathering), name=f"manifest-{effect.snapshot}", daemon=True
+            ).start()
+        elif isinstance(effect, AnnounceComplete):
+            self._finish(effect.snapshot, "complete", "")
+            for node in self._nodes:
+                self._tell(node, SnapshotComplete(effect.snapshot, effect.kind))
+            faults.point("snapshot.announced")
+        elif isinstance(effect, AnnounceAbort):
+            self._finish(effect.snapshot, "failed", effect.reason)
+            for node in self._nodes:
+                self._tell(node, AbortSnapshot(effect.snapshot, effect.reason))
+            self._writer.aborted(effect.snapshot)
+        elif isinstance(effect, Dispose):
+            faults.point("snapshot.disposing")
+            try:
+                self._writer.dispose(effect.snapshot)
+            except StrobeError as error:
+                _log.warning("checkpoint %d could not be disposed of: %s", effect.snapshot, error)
+            faults.point("snapshot.disposed")
+        elif isinstance(effect, Reply):
+            waiting = self._waiting.pop(effect.request, None)
+            if waiting is not None:
+                waiting.put(effect)
+        elif isinstance(effect, FailJob):
+            self._fail_job(effect.reason)
+        elif isinstance(effect, WakeAt):
+            self._wake_at = effect.at / 1000
+
+    def _trim(self) -> None:
+        try:
+            self._writer.trim()
+        except StrobeError as error:
+            _log.warning("channels could not be trimmed: %s", error)
+
+    def _write(self, snapshot: SnapshotId, gathering: _Gathering) -> None:
+        failure: str | None = None
+        try:
+            self._writer.write(gathering.progress, gathering.parts)
+        except StrobeError as error:
+            failure = str(error)
+        except Exception as error:
+            _log.exception("the manifest of snapshot %d could not be written", snapshot)
+            failure = f"{type(error).__name__}: {error}"
+        self._queue.put(_Written(snapshot, failure))
+
+    def _finish(self, snapshot: SnapshotId, status: str, reason: str) -> None:
+        gathering = self._gathering.pop(snapshot)
+        duration = (time.monotonic() - gathering.began) * 1000
+        self._report(replace(gathering.progress, status=status, duration_ms=duration, reason=reason), gathering)
+        if status == "failed":
+            _log.warning("snapshot %d failed after %.0f ms: %s", snapshot, duration, reason)
+
+    def _report(self, progress: Progress, gathering: _Gathering) -> None:
+        gathering.progress = progress
+        with self._lock:
+            self._history[progress.snapshot] = progress
+            while len(self._history) > HISTORY:
+                del self._history[next(iter(self._history))]
+        self._on_progress(progress)
+
+
+def _with_figures(gathering: _Gathering) -> Progress:
+    records = [part.record for part in gathering.parts.values()]
+    return replace(
+        gathering.progress,
+        duration_ms=(time.monotonic() - gathering.began) * 1000,
+        alignment_ms=max((r.alignment_ms for r in records), default=0.0),
+        sync_ms=max((r.sync_ms for r in records), default=0.0),
+        async_ms=max((r.async_ms for r in records), default=0.0),
+        bytes_new=sum(r.bytes_new for r in records),
+        bytes_total=sum(r.bytes_total for r in records),
+        rows_in_flight=sum(f.rows or 0 for part in gathering.parts.values() for f in part.in_flight.values()),
+    )
+
+
+def _now() -> int:
+    return int(time.monotonic() * 1000)

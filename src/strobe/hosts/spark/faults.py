@@ -1,0 +1,64 @@
+"""Named crash points: every step between "batch computed" and "snapshot complete".
+
+A test sets STROBE_CRASH_AT=NAME (or NAME:K for the K-th time it is passed, or NAME@STAGE) and the process is killed
+with SIGKILL exactly there: no handler runs, no buffer is flushed. Without the variable a point costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from strobe.model.errors import Misuse
+from strobe.store.points import POINTS as STORE_POINTS
+
+__all__ = ["POINTS", "point"]
+
+POINTS: Final[Mapping[str, str]] = {
+    **STORE_POINTS,
+    "batch.computed": "the batch's rows are in Parquet files, nothing names them yet",
+    "batch.in-channel": "the batch's commit is in the channel, its sinks have not been written",
+    "batch.in-sink": "the batch is in channel and sinks, Spark has not committed it",
+    "snapshot.id-reserved": "the coordinator has taken a new id, no stage knows of it",
+    "snapshot.triggered": "the first stage has been told to start the snapshot",
+    "snapshot.state-recorded": "a stage has decided on its cut, its barrier is not out",
+    "snapshot.barrier-placed": "a stage's barrier is in its channel, nothing is uploaded",
+    "snapshot.files-listed": "a stage knows which files it must upload, none is",
+    "snapshot.part-durable": "all of a stage's files and its channel are durable, nobody knows",
+    "snapshot.acknowledged": "the coordinator has a stage's part",
+    "snapshot.all-acknowledged": "every part is there, the manifest is not written",
+    "snapshot.announced": "the stages have been told, older snapshots are not disposed of",
+    "snapshot.disposing": "an older snapshot is about to be disposed of",
+    "snapshot.disposed": "retention is done, channels are not trimmed",
+    "channel.trimmed": "a channel is trimmed, the others are not",
+}
+
+
+class _Order:
+    """What STROBE_CRASH_AT asked for."""
+
+    def __init__(self, order: str) -> None:
+        where, _, count = order.partition(":")
+        self.name, _, self.stage = where.partition("@")
+        self.left = int(count) if count.isdigit() else 0 if count else 1
+        self.lock = threading.Lock()
+        if self.name and (self.name not in POINTS or self.left < 1):
+            raise Misuse(
+                f"STROBE_CRASH_AT={order!r}: there is no such crash point.",
+                next=f"The crash points are: {', '.join(POINTS)}.",
+            )
+
+
+_order = _Order(os.environ.get("STROBE_CRASH_AT", ""))
+
+
+def point(name: str, stage: str = "") -> None:
+    """Die here if this is the point that was asked for."""
+    if name == _order.name and _order.stage in ("", stage):
+        with _order.lock:
+            _order.left -= 1
+            if _order.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,354 @@
+"""A job: a pipeline that runs. Starts it, keeps it going, takes its snapshots, ends it.
+
+Starting is resuming. Every stage has its own Spark checkpoint and every channel is durable, so a run after a clean end,
+a failure or a SIGKILL at any moment does the same things: claim the job (incarnation + 1), fence the channels, sweep
+what nobody names, start every stage where its checkpoint is. Snapshots that were under way are gone, and their ids are
+not used again.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark import faults
+from strobe.hosts.spark.admission import Limits
+from strobe.hosts.spark.agent import StageAgent
+from strobe.hosts.spark.assemble import AssembledStage, assemble
+from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.config import RetentionOnCancel
+from strobe.hosts.spark.control import ControlServer
+from strobe.hosts.spark.coordinator_host import CoordinatorHost, utc_now
+from strobe.hosts.spark.gate import Gate
+from strobe.hosts.spark.home import JobHome, host_name
+from strobe.hosts.spark.java import find_java
+from strobe.hosts.spark.manifests import ManifestWriter
+from strobe.hosts.spark.messages import ToAgent
+from strobe.hosts.spark.metrics import JobStatus, StageStatus, progress_json, status_json
+from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.stage import StageRunner, StageState
+from strobe.hosts.spark.stage_files import clone_generation, stage_checkpoint
+from strobe.hosts.spark.uploads import PartUploads
+from strobe.model.errors import Failed, StrobeError
+from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.protocol.coordination import Kind
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
+
+_log = logging.getLogger("strobe.job")
+DEFAULT_MASTER = "local[*]"
+DEFAULT_PARTITIONS = 2
+_REST_POLL = 0.1
+
+
+def default_home() -> str:
+    return os.environ.get("STROBE_HOME") or ".strobe"
+
+
+class JobState(enum.Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"  # every source has ended, and everything is processed
+    FAILED = "failed"
+    CANCELED = "canceled"
+    STOPPED = "stopped"
+
+    @property
+    def over(self) -> bool:
+        return self not in (JobState.STARTING, JobState.RUNNING)
+
+
+def start_job(
+    pipeline: Pipeline, *, home: str | None = None, master: str | None = None, base: Path | None = None
+) -> Job:
+    """Start `pipeline`, or resume it. On return every stage runs; on an exception nothing does."""
+    pipeline.check()
+    job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, base or Path.cwd())
+    job.start()
+    return job
+
+
+class Job:
+    def __init__(self, pipeline: Pipeline, home: Path, master: str, base: Path) -> None:
+        self.pipeline = pipeline
+        self.name = pipeline.name
+        self.home = JobHome(home, pipeline.name)
+        self.master = master
+        self.base = base
+        self.state = JobState.STARTING
+        self.error = ""
+        self.started = utc_now()
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._ending = threading.Lock()
+        self._spark: SparkSession | None = None
+        self._runners: dict[NodeId, StageRunner] = {}
+        self._agents: dict[NodeId, StageAgent] = {}
+
+    # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        find_java()
+        self.home.claim(self._fenced)
+        try:
+            self._start()
+        except BaseException:
+            self._shut_down()
+            self._end(JobState.FAILED, "it did not start")
+            raise
+
+    def _start(self) -> None:
+        home, pipeline = self.home, self.pipeline
+        logs = home.path(home.layout.logs)
+        logs.mkdir(parents=True, exist_ok=True)
+        home.publish(
+            job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
+            master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
+        )  # fmt: skip
+        if home.took_over:
+            clone_generation(home, tuple(pipeline.stages))
+        objects = FilesystemStore(home.home, on_point=faults.point)
+        self.store = SnapshotStore(objects, home.layout, self.name, on_point=faults.point)
+        self.store.sweep()
+        self._spark = spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
+        self._gate = Gate(self)
+        stages = assemble(pipeline, self._spark, self._gate, home, self.base)
+        self._uploads = PartUploads(self.store, lambda agent: self._runners[agent.uid].state_rows())
+        self._writer = ManifestWriter(
+            pipeline, home, self.store, self._uploads,
+            {s.spec.uid: s.output for s in stages if s.output is not None},
+            lambda stage, producer: self._agents[stage].consumed(producer),
+        )  # fmt: skip
+        self._coordinator = CoordinatorHost(
+            {uid: spec.reads for uid, spec in pipeline.stages.items()},
+            pipeline.checkpoint.coordinator(),
+            next_snapshot=max(home.memory.snapshot, *self._writer.retained, 0) + 1,
+            retained=self._writer.retained,
+            writer=self._writer,
+            tell=self._tell,
+            fail_job=self._fail,
+        )
+        for stage in stages:
+            self._add(stage)
+        self._coordinator.start()
+        for runner in self._runners.values():
+            runner.start()
+        for runner in self._runners.values():
+            runner.await_running()
+        failed = [r for r in self._runners.values() if r.state is StageState.FAILED]
+        if failed:
+            raise failed[0].failure or Failed(failed[0].error)
+        self._control = ControlServer(home.path(home.layout.token), self._actions())
+        self.state = JobState.RUNNING
+        home.publish(state=self.state.value, port=self._control.port)
+        self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)
+        self._watch.start()
+
+    def _add(self, stage: AssembledStage) -> None:
+        spec, config = stage.spec, self.pipeline.checkpoint
+        agent = StageAgent(
+            spec.uid,
+            checkpoint=stage_checkpoint(self.home, spec.uid),
+            inputs=stage.inputs,
+            output=stage.output,
+            feedback=frozenset(spec.feedback),
+            mode=config.barrier_mode,
+            alignment_timeout=config.alignment_timeout,
+            limits=Limits(spec.max_rows_per_batch, spec.max_bytes_per_batch),
+            uploads=self._uploads,
+            post=self._coordinator.post,
+            sink_positions=stage.sink_positions,
+        )
+        self._agents[spec.uid] = agent
+        self._runners[spec.uid] = StageRunner(
+            spec,
+            stage.result,
+            agent,
+            stage.output,
+            partitions=spec.partitions or self.pipeline.partitions or DEFAULT_PARTITIONS,
+            restart=self.pipeline.restart,
+            post=self._coordinator.post,
+            newest=lambda: self._coordinator.newest,
+            on_failed=lambda runner, why: self._fail(f"stage {runner.spec.uid!r} failed for good: {why}"),
+            on_fenced=self._fenced,
+        )
+
+    # ── what people ask ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until the job is over. False if it still runs when the time is up."""
+        return self._over.wait(timeout)
+
+    def checkpoint(self, timeout: float | None = None) -> SnapshotId:
+        """Take a checkpoint now; returns its id when it is complete."""
+        self._check_running()
+        return self._coordinator.snapshot(Kind.CHECKPOINT, timeout)
+
+    def cancel(self) -> None:
+        """End the job. What it has done stays; whether its checkpoints do is the pipeline's `retention_on_cancel`."""
+        self._check_running()
+        self._finish(JobState.CANCELED)
+
+    def stop(self) -> None:
+        """End the job between batches, keeping everything; the same run resumes it."""
+        if not self.state.over:
+            self._finish(JobState.STOPPED)
+
+    def status(self) -> JobStatus:
+        history = self._coordinator.history
+        return JobStatus(
+            job=self.name,
+            state=self.state.value,
+            pid=os.getpid(),
+            incarnation=self.home.memory.incarnation,
+            timeline=self.home.memory.timeline,
+            started=self.started,
+            seconds=round(time.monotonic() - self._began, 3),
+            stages=tuple(self._stage_status(r) for r in self._runners.values()),
+            completed=sum(p.status == "complete" for p in history),
+            failed=sum(p.status == "failed" for p in history),
+            failures_in_a_row=self._coordinator.failures_in_a_row,
+            checkpoints=history,
+            error=self.error,
+        )
+
+    def _stage_status(self, runner: StageRunner) -> StageStatus:
+        progress = runner.progress
+        return StageStatus(
+            uid=runner.spec.uid,
+            state=runner.state.value,
+            batch=runner.agent.batch,
+            rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
+            rows_in=int(progress.get("numInputRows") or 0),
+            rows_out=runner.rows_out,
+            lag_rows=runner.agent.lag()[0],
+            batch_ms=float((progress.get("durationMs") or {}).get("triggerExecution") or 0.0),
+            state_rows=runner.state_rows(),
+            restarts=runner.restarts,
+            error=runner.error,
+        )
+
+    def _actions(self) -> dict[tuple[str, str], Any]:
+        def checkpoint(_: dict[str, Any]) -> dict[str, Any]:
+            snapshot = self.checkpoint()
+            return next(progress_json(p) for p in self._coordinator.history if p.snapshot == snapshot)
+
+        def cancel(_: dict[str, Any]) -> dict[str, Any]:
+            self._check_running()
+            threading.Thread(target=self.cancel, name="cancel", daemon=True).start()
+            return {"job": self.name, "state": "canceling"}
+
+        return {
+            ("GET", "/v1/status"): lambda _: status_json(self.status()),
+            ("POST", "/v1/checkpoint"): checkpoint,
+            ("POST", "/v1/cancel"): cancel,
+        }
+
+    def _check_running(self) -> None:
+        if self.state.over:
+            raise Failed(f"Job {self.name!r} is {self.state.value}.", next="Start it again with `strobe run`.")
+
+    # ── what its parts say ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def latest(self, stage: NodeId, channel: ChannelId, start: int, reader: str) -> int:
+        return self._agents[stage].latest(reader, NodeId(channel), start)
+
+    def available(self, stage: NodeId, channel: ChannelId) -> int:
+        return self._agents[stage].inputs[NodeId(channel)].end
+
+    def files(self, stage: NodeId, channel: ChannelId, start: int, end: int) -> tuple[DataFile, ...]:
+        return tuple(f for c in self._agents[stage].inputs[NodeId(channel)].commits(start, end) for f in c.files)
+
+    def committed(self, stage: NodeId, channel: ChannelId, end: int) -> None:
+        """The agent reads Spark's own offset log instead: it must know at once, not one batch later."""
+
+    def _tell(self, node: NodeId, message: ToAgent) -> None:
+        self._agents[node].tell(message)
+
+    def _fail(self, reason: str) -> None:
+        # Not in the caller's thread: it may be one that must be joined.
+        threading.Thread(target=self._finish, args=(JobState.FAILED, reason), name="fail", daemon=True).start()
+
+    def _fenced(self, reason: str) -> None:
+        """Another driver has taken over: end at once, touch nothing."""
+        _log.error("fenced off: %s. This process ends.", reason)
+        logging.shutdown()
+        os._exit(1)
+
+    def _watch_for_end(self) -> None:
+        """A job whose sources have all ended is finished once its channels are empty: one last checkpoint, then out."""
+        sources = [r for r in self._runners.values() if not r.spec.inputs]
+        rest = [r for r in self._runners.values() if r.spec.inputs]
+        calm = 0
+        while not self._over.wait(_REST_POLL):
+            ended = all(r.state is StageState.ENDED for r in sources)
+            calm = calm + 1 if ended and all(r.agent.idle and r.state is StageState.RUNNING for r in rest) else 0
+            if calm >= 3:
+                try:
+                    self._coordinator.snapshot(Kind.CHECKPOINT, self.pipeline.checkpoint.timeout)
+                except StrobeError as error:
+                    self._fail(f"the last checkpoint failed: {error}")
+                    return
+                self._finish(JobState.FINISHED)
+                return
+
+    # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _finish(self, state: JobState, reason: str = "") -> None:
+        with self._ending:
+            if self.state.over:
+                return
+            self.state = state
+            self.error = reason
+            if reason:
+                _log.error("job %s failed: %s", self.name, reason)
+            self._shut_down()
+            if state is JobState.CANCELED and self._deletes_on_cancel():
+                self._delete_everything()
+            self._end(state, reason)
+
+    def _deletes_on_cancel(self) -> bool:
+        return self.pipeline.checkpoint.retention_on_cancel == RetentionOnCancel.DELETE.value
+
+    def _delete_everything(self) -> None:
+        for snapshot in self.store.list():
+            self.store.dispose(snapshot)
+
+    def _shut_down(self) -> None:
+        """In the order of dependence; every step must be safe when the one before never happened."""
+        if hasattr(self, "_coordinator"):
+            self._coordinator.stop()
+        stops = [threading.Thread(target=r.stop, name=f"stop-{r.spec.uid}") for r in self._runners.values()]
+        for thread in stops:
+            thread.start()
+        for thread in stops:
+            thread.join()
+        if hasattr(self, "_uploads"):
+            self._uploads.shutdown()
+        for runner in self._runners.values():
+            for sink in runner.spec.sinks:
+                sink.close()
+            if runner.output is not None:
+                runner.output.close()
+        if hasattr(self, "_gate"):
+            self._gate.close()
+        if self._spark is not None:
+            self._spark.stop()
+
+    def _end(self, state: JobState, reason: str) -> None:
+        self.state = state
+        self.home.publish(state=state.value, error=reason, ended=utc_now(), port=None)
+        self.home.release()
+        self._over.set()
+        if hasattr(self, "_control"):
+            self._control.stop()

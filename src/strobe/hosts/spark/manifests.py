@@ -1,0 +1,124 @@
+"""From the stages' parts to a manifest: assembled, checked against law 1, made durable; later retired.
+
+The check is arithmetic on recorded positions and runs before the manifest exists: a cut that is not consistent never
+becomes a snapshot, and the failure names the channel and the stage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from strobe import __version__
+from strobe.hosts.spark import faults
+from strobe.hosts.spark.channel import ChannelWriter
+from strobe.hosts.spark.coordinator_host import Progress, SnapshotWriter, utc_now
+from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.messages import StagePart
+from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.uploads import PartUploads
+from strobe.model.errors import Damaged, Failed
+from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.store.consistency import check_manifest
+from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
+from strobe.store.manifest import Kind as ManifestKind
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["ManifestWriter"]
+
+
+class ManifestWriter(SnapshotWriter):
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        home: JobHome,
+        store: SnapshotStore,
+        uploads: PartUploads,
+        channels: Mapping[NodeId, ChannelWriter],
+        consumed: Callable[[NodeId, NodeId], int],
+    ) -> None:
+        """`consumed(stage, producer)` is the position up to which the stage will not read the producer again."""
+        self._pipeline = pipeline
+        self._home = home
+        self._store = store
+        self._uploads = uploads
+        self._channels = channels
+        self._consumed = consumed
+        self._lock = threading.Lock()
+        self._retained: dict[SnapshotId, Manifest] = {}
+        for snapshot in store.list():
+            self._retained[snapshot] = store.load(snapshot)
+        self.verified = 0
+
+    @property
+    def retained(self) -> tuple[SnapshotId, ...]:
+        with self._lock:
+            return tuple(sorted(self._retained))
+
+    def reserve(self, snapshot: SnapshotId) -> None:
+        self._home.reserve(snapshot)
+        self._uploads.open(snapshot)
+
+    def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+        manifest = self._assemble(progress, parts)
+        with self._lock:
+            line = [m for m in self._retained.values() if m.timeline == manifest.timeline]
+        violations = check_manifest(manifest, max(line, key=lambda m: m.snapshot, default=None))
+        if violations:
+            raise Damaged("the cut is not consistent: " + " ".join(v.sentence for v in violations[:3]))
+        self.verified += 1
+        self._store.session(progress.snapshot).complete(manifest)
+        with self._lock:
+            self._retained[progress.snapshot] = manifest
+
+    def aborted(self, snapshot: SnapshotId) -> None:
+        self._uploads.close(snapshot)
+
+    def dispose(self, snapshot: SnapshotId) -> None:
+        self._store.dispose(snapshot)
+        with self._lock:
+            self._retained.pop(snapshot, None)
+
+    def trim(self) -> None:
+        """Let go of rows that every consumer, and every retained snapshot, is past."""
+        with self._lock:
+            manifests = tuple(self._retained.values())
+        for producer, channel in self._channels.items():
+            needed = [self._consumed(reader, producer) for reader in self._pipeline.readers(producer)]
+            for manifest in manifests:
+                record = manifest.channels.get(ChannelId(producer))
+                if record is not None:
+                    needed += [flight.after for flight in record.in_flight.values()]
+            if needed:
+                channel.trim(min(needed))
+                faults.point("channel.trimmed", producer)
+
+    def _assemble(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> Manifest:
+        missing = [uid for uid in self._pipeline.stages if uid not in parts]
+        if missing:
+            raise Failed(f"no part from {', '.join(missing)}")
+        channels: dict[ChannelId, ChannelRecord] = {}
+        sinks: dict[str, tuple[Prepared, ...]] = {}
+        for uid, part in parts.items():
+            sinks.update(part.sinks)
+            readers = self._pipeline.readers(uid)
+            if readers:
+                flights: dict[NodeId, InFlight] = {r: parts[r].in_flight[uid] for r in readers}
+                location = self._channels[uid].path.relative_to(self._home.home).as_posix()
+                channels[ChannelId(uid)] = ChannelRecord(uid, location, part.barrier, flights)
+        return Manifest(
+            snapshot=progress.snapshot,
+            kind=ManifestKind(progress.kind.value),
+            job=self._pipeline.name,
+            host="spark",
+            timeline=self._home.memory.timeline,
+            incarnation=self._home.memory.incarnation,
+            mode=self._pipeline.checkpoint.mode,
+            started=progress.started,
+            completed=utc_now(),
+            graph=self._pipeline.graph(),
+            nodes={uid: parts[uid].record for uid in self._pipeline.stages},
+            channels=channels,
+            sinks=sinks,
+            writer=f"strobe {__version__}",
+        )

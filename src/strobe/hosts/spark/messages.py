@@ -1,0 +1,79 @@
+"""What agents and the coordinator say to each other. Messages only, never shared objects: a stage may move to another
+Spark application, and the coordinator to another process, and these are all that would have to travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol.coordination import Kind
+from strobe.store.manifest import InFlight, NodeRecord, Prepared
+
+__all__ = [
+    "AbortSnapshot", "Acknowledge", "Decline", "SnapshotComplete", "StageLost", "StagePart", "StageReady",
+    "StartSnapshot", "ToAgent", "ToCoordinator",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StartSnapshot:
+    snapshot: SnapshotId
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class AbortSnapshot:
+    snapshot: SnapshotId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotComplete:
+    snapshot: SnapshotId
+    kind: Kind
+
+
+ToAgent: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """A stage's part of a snapshot, durable. `barrier` is where its own barrier is; `in_flight` is by producer."""
+
+    record: NodeRecord
+    barrier: int | None
+    in_flight: Mapping[NodeId, InFlight] = field(default_factory=dict)
+    sinks: Mapping[str, tuple[Prepared, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StageReady:
+    stage: NodeId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class StageLost:
+    stage: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    stage: NodeId
+    incarnation: Incarnation
+    snapshot: SnapshotId
+    part: StagePart
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    stage: NodeId
+    incarnation: Incarnation
+    snapshot: SnapshotId
+    reason: str
+
+
+ToCoordinator: TypeAlias = StageReady | StageLost | Acknowledge | Decline

@@ -1,0 +1,262 @@
+"""One stage at work: its query, its batches, its restarts.
+
+A stage that fails starts again by itself, from its own Spark checkpoint and the durable channels; the others do not
+notice. Each start is a new life of the stage (`incarnation` of its agent), so that words of an old life are ignored.
+
+Order within a batch: channel, then sinks, then Spark's own commit. Each is skipped if it has the batch already, so a
+crash between any two of them is mended by running the batch again.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from strobe.hosts.spark import faults
+from strobe.hosts.spark.agent import StageAgent
+from strobe.hosts.spark.channel import ChannelWriter
+from strobe.hosts.spark.config import RestartPolicy
+from strobe.hosts.spark.connectors.base import Sink
+from strobe.hosts.spark.messages import StageLost, ToCoordinator
+from strobe.hosts.spark.pipeline import StageSpec
+from strobe.hosts.spark.writer import write_files
+from strobe.model.errors import Fenced, Misuse, StrobeError
+from strobe.model.ids import Incarnation, SnapshotId
+
+__all__ = ["StageRunner", "StageState"]
+
+_log = logging.getLogger("strobe.stage")
+_PATIENCE = 30.0  # seconds that a stop waits for the running batch
+_starting = threading.Lock()  # a query takes its settings from the session when it starts
+
+
+class StageState(enum.Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    ENDED = "ended"  # its source has no more; it still passes barriers on
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class StageRunner:
+    def __init__(
+        self,
+        spec: StageSpec,
+        result: DataFrame,
+        agent: StageAgent,
+        output: ChannelWriter | None,
+        *,
+        partitions: int,
+        restart: RestartPolicy,
+        post: Callable[[ToCoordinator], None],
+        newest: Callable[[], SnapshotId],
+        on_failed: Callable[[StageRunner, str], None],
+        on_fenced: Callable[[str], None],
+    ) -> None:
+        self.spec = spec
+        self.agent = agent
+        self.output = output
+        self.state = StageState.STARTING
+        self.restarts = 0
+        self.error = ""
+        self.failure: StrobeError | None = None  # why it could not even start
+        self.rows_out = 0
+        self._result = result
+        self._partitions = partitions
+        self._restart = restart
+        self._post = post
+        self._newest = newest
+        self._on_failed = on_failed
+        self._on_fenced = on_fenced
+        self._query: StreamingQuery | None = None
+        self._life = 0
+        self._failures = 0
+        self._stopping = threading.Event()
+        self._cause: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"stage-{spec.uid}", daemon=True)
+        self._running = threading.Event()
+
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        """Spark's own account of the last batch."""
+        query = self._query
+        try:
+            return dict((query.lastProgress if query is not None else None) or {})
+        except Exception:  # the JVM may be going away
+            return {}
+
+    def state_rows(self) -> int | None:
+        operators = self.progress.get("stateOperators") or []
+        return sum(int(o.get("numRowsTotal", 0)) for o in operators) if operators else None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def await_running(self) -> None:
+        self._running.wait()
+
+    def stop(self) -> None:
+        """End the query between two batches. The stage can be started again later, by another run."""
+        self._stopping.set()
+        query = self._query
+        if query is not None:
+            self._stop_query(query)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        self.agent.stop()
+        if self.state is not StageState.FAILED:
+            self.state = StageState.STOPPED
+
+    # ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            failure = self._live()
+            if self._stopping.is_set():
+                break
+            if failure is None:
+                self.state = StageState.ENDED
+                _log.info("%s: its source has ended", self.spec.uid)
+                break
+            self._post(StageLost(self.spec.uid, failure))
+            self._failures += 1
+            self.error = failure
+            if self._failures > self._restart.attempts or self.failure is not None:
+                self.state = StageState.FAILED
+                self._running.set()
+                self._on_failed(self, failure)
+                break
+            self.state = StageState.RESTARTING
+            self.restarts += 1
+            pause = self._restart.pause(self._failures)
+            _log.warning(
+                "%s failed (%d of %d): %s; it starts again in %.1f s, the other stages go on",
+                self.spec.uid, self._failures, self._restart.attempts + 1, failure, pause,
+            )  # fmt: skip
+            self._stopping.wait(pause)
+        self._running.set()
+
+    def _live(self) -> str | None:
+        """One life, from start to end. What it failed of, or None if the query ended by itself."""
+        self._cause = None
+        self._life += 1
+        try:
+            self.agent.start(Incarnation(self._life), self._newest())
+            try:
+                query = self._query = self._start_query()
+            except AnalysisException as error:
+                self._refuse(error)
+                return str(self.failure)
+            self.state = StageState.RUNNING
+            self._running.set()
+            query.awaitTermination()
+            return None
+        except Exception as error:
+            if isinstance(self._cause, Fenced):
+                self._on_fenced(str(self._cause))
+            return _reason(self._cause or error)
+        finally:
+            if self.state is not StageState.RUNNING or self._stopping.is_set() or self._cause is not None:
+                self.agent.stop()
+
+    def _refuse(self, error: AnalysisException) -> None:
+        """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
+        what = str(error).splitlines()[0]
+        self.failure = Misuse(
+            f"Stage {self.spec.uid!r} (output_mode {self.spec.output_mode!r}): Spark refuses the query: {what}",
+            untouched="Nothing was started; what the job had done before is as it was.",
+            next="Change the stage, or its output_mode, and run again.",
+        )
+
+    def _start_query(self) -> StreamingQuery:
+        spec = self.spec
+        spark: SparkSession = self._result.sparkSession
+        with _starting:
+            settings = {"spark.sql.shuffle.partitions": str(self._partitions), **spec.conf}
+            before = {key: spark.conf.get(key, None) for key in settings}
+            try:
+                for key, value in settings.items():
+                    spark.conf.set(key, value)
+                writer = self._result.writeStream.queryName(spec.uid).outputMode(spec.output_mode)
+                if spec.trigger:
+                    writer = writer.trigger(**spec.trigger)
+                return writer.option("checkpointLocation", str(self.agent.checkpoint)).foreachBatch(self._batch).start()
+            finally:
+                for key, old in before.items():
+                    if old is None:
+                        spark.conf.unset(key)
+                    else:
+                        spark.conf.set(key, old)
+
+    def _stop_query(self, query: StreamingQuery) -> None:
+        """Stopping a query in the middle of a batch is loud and throws work away, so wait until it rests."""
+        if not self.agent.halt(_PATIENCE):
+            _log.warning("%s: its batch takes longer than %.0f s; it will be run again", self.spec.uid, _PATIENCE)
+        try:
+            query.stop()
+        except Exception as error:  # the JVM may be going away
+            _log.debug("%s: stop: %s", self.spec.uid, error)
+
+    # ── batches ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _batch(self, batch: DataFrame, batch_id: int) -> None:
+        self.agent.begin_batch(batch_id)
+        done = False
+        try:
+            self._write(batch, batch_id)
+            done = True
+        except BaseException as error:
+            self._cause = error
+            raise
+        finally:
+            self.agent.end_batch(batch_id, failed=not done)
+        if self._failures:
+            _log.info("%s has recovered", self.spec.uid)
+            self._failures, self.error = 0, ""
+
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
+        sinks = self.spec.sinks
+        if self.output is not None:
+            files = write_files(batch, batch_id, self.output)
+            faults.point("batch.computed", self.spec.uid)
+            commit = self.output.append(files, batch_id)
+            faults.point("batch.in-channel", self.spec.uid)
+            if commit is not None:
+                self.rows_out += commit.rows
+                # The rows are on disk already: the sinks read them there instead of computing the batch once more.
+                paths = [str(self.output.path / f.path) for f in commit.files]
+                batch = batch.sparkSession.read.schema(self.output.schema).parquet(*paths) if sinks else batch
+        elif batch_id == self.agent.replayed:
+            # Sinks that have the batch will skip it, but the query's state must advance all the same.
+            batch.write.format("noop").mode("overwrite").save()
+        self._write_sinks(sinks, batch, batch_id)
+        faults.point("batch.in-sink", self.spec.uid)
+
+    def _write_sinks(self, sinks: tuple[Sink, ...], batch: DataFrame, batch_id: int) -> None:
+        if len(sinks) > 1:
+            batch.persist()
+        try:
+            for sink in sinks:
+                sink.write(batch, batch_id)
+        finally:
+            if len(sinks) > 1:
+                batch.unpersist()
+
+
+def _reason(error: BaseException) -> str:
+    """The part of a Spark error that a person wants to read: the Python error inside if there is one, or the start."""
+    if isinstance(error, StrobeError):
+        return str(error)
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    inner = [n for n in lines if n.split(":")[0].endswith(("Error", "Exception")) and not n.startswith("at ")]
+    first = inner[-1] if inner else lines[0] if lines else ""
+    return f"{type(error).__name__}: {first}" if not inner else first

@@ -1,0 +1,95 @@
+"""The asynchronous part of a snapshot: a stage's files go to the store in the background, while it runs on.
+
+Spark's checkpoint files are written once, so what batch N needs can be copied while batch N+5 runs. The stage's channel
+is made durable up to the barrier in the same go: a manifest must not name rows that a power cut can take.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from strobe.hosts.spark import faults, spark_checkpoint
+from strobe.hosts.spark.agent import Recording, StageAgent
+from strobe.hosts.spark.messages import StagePart
+from strobe.model.errors import Failed, StrobeError
+from strobe.model.ids import SnapshotId
+from strobe.store.manifest import NOTHING, BlobRef, NodeRecord, Prepared
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["PartUploads"]
+
+_log = logging.getLogger("strobe.uploads")
+
+
+class PartUploads:
+    """Uploads of all stages of a job. `open` before a snapshot is triggered, `close` when it is given up."""
+
+    def __init__(self, store: SnapshotStore, state_rows: Callable[[StageAgent], int | None], threads: int = 2) -> None:
+        self._store = store
+        self._state_rows = state_rows
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
+
+    def open(self, snapshot: SnapshotId) -> None:
+        self._store.begin(snapshot)
+
+    def close(self, snapshot: SnapshotId) -> None:
+        """The snapshot is given up: what was stored for it alone goes."""
+        try:
+            self._store.session(snapshot).abort()
+        except Failed:
+            return  # it was over already
+
+    def shutdown(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def submit(self, agent: StageAgent, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
+        def work() -> None:
+            try:
+                done(self._upload(agent, recording))
+            except StrobeError as error:
+                done(error)
+            except OSError as error:
+                done(Failed(f"{error.filename or 'a file'}: {error.strerror or error}"))
+            except Exception as error:
+                _log.exception("%s: upload for snapshot %d", agent.uid, recording.snapshot)
+                done(Failed(f"{type(error).__name__}: {error}"))
+
+        try:
+            self._pool.submit(work)
+        except RuntimeError:
+            done(Failed("the job is stopping"))
+
+    def _upload(self, agent: StageAgent, recording: Recording) -> StagePart:
+        began = time.monotonic()
+        files: dict[str, BlobRef] = {}
+        bytes_new = bytes_total = 0
+        offsets = partitions = None
+        if recording.batch != NOTHING:
+            root = agent.checkpoint
+            names = spark_checkpoint.batch_files(root, recording.batch)
+            entry = spark_checkpoint.read_offsets(root, recording.batch)
+            offsets, partitions = list(entry.sources), entry.partitions
+            faults.point("snapshot.files-listed", agent.uid)
+            upload = self._store.session(recording.snapshot).put_files({str(name): root / name for name in names})
+            files, bytes_new, bytes_total = dict(upload.files), upload.bytes_new, upload.bytes_total
+        if agent.output is not None and recording.barrier is not None:
+            agent.output.sync(recording.barrier)
+        record = NodeRecord(
+            files=files,
+            batch=recording.batch,
+            inputs=dict(recording.inputs),  # type: ignore[arg-type]  # a channel is named after its producer
+            output=recording.barrier,
+            offsets=offsets,
+            partitions=partitions,
+            state_rows=self._state_rows(agent),
+            bytes_new=bytes_new,
+            bytes_total=bytes_total,
+            alignment_ms=round((recording.recorded_at - recording.began) * 1000, 3),
+            sync_ms=round(recording.sync_ms, 3),
+            async_ms=round((time.monotonic() - began) * 1000, 3),
+        )
+        sinks = {name: (Prepared("position", position),) for name, position in recording.sinks.items()}
+        return StagePart(record, recording.barrier, dict(recording.in_flight), sinks)
