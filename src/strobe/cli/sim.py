@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-from typing import Any
 
 import click
 
+from strobe.cli.explore import explore_command
 from strobe.cli.judge import Judgement, judge, print_judgement
-from strobe.cli.output import Command, Session, Whole, check_writable, common_options, write_text
+from strobe.cli.options import file_options, known, parse_params, protocol_options, write_files
+from strobe.cli.output import Command, Session, Whole, check_writable, common_options
 from strobe.hosts.sim.faults import Faults
+from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.runner import SimConfig, SimResult, run, workload_of
-from strobe.hosts.sim.workloads import WORKLOADS
-from strobe.model.cut import Json
+from strobe.hosts.sim.workloads import WORKLOADS, Workload, workload
 from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.ids import NodeId
-from strobe.verify.diagram import render
-from strobe.verify.journal import Journal, JournalWriter, read_journal
+from strobe.verify.journal import Header, Journal, read_journal
 
 __all__ = ["sim"]
 
@@ -33,64 +32,7 @@ def sim() -> None:
     """
 
 
-# ── options that several commands share ─────────────────────────────────────────────────────────────────────────────
-
-
-def known(name: str, names: Iterable[str], what: str) -> str:
-    """`name` if it is one of `names`, else Misuse that offers the nearest."""
-    names = list(names)
-    if name in names:
-        return name
-    near = get_close_matches(name, names, 1, 0.5)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
-    raise Misuse(f"There is no {what} called {name!r}.", next=f"{hint}The {what}s are: {', '.join(names)}.")
-
-
-def parse_params(pairs: Iterable[str]) -> dict[str, Json]:
-    """`transfers=5` as whole numbers, true and false as such, anything else as a word."""
-    params: dict[str, Json] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise Misuse(f"--param {pair!r} is not of the form name=value.", next="Write --param transfers=5.")
-        if value in ("true", "false"):
-            params[key] = value == "true"
-        else:
-            params[key] = int(value) if value.lstrip("-").isdecimal() else value
-    return params
-
-
-def system_options(function: Any) -> Any:
-    for option in reversed((
-        click.option("--nodes", "-n", type=Whole(), metavar="N",
-                     help="How many nodes; each workload has its own default."),
-        click.option("--protocol", "-p", default="chandy-lamport", metavar="P", show_default=True,
-                     help="How snapshots are taken; `strobe sim list` names the protocols."),
-        click.option("--channels", type=click.Choice(["fifo", "reorder"]), default="fifo", show_default=True,
-                     help="Whether channels keep the order of messages."),
-        click.option("--param", "params", multiple=True, metavar="NAME=VALUE",
-                     help="A parameter of the workload; may be given again."),
-        click.option("--force", is_flag=True,
-                     help="Let a protocol that needs FIFO channels run on ones that reorder, to see it fail."),
-    )):  # fmt: skip
-        function = option(function)
-    return function
-
-
-def file_options(function: Any) -> Any:
-    for option in reversed((
-        click.option("--svg", metavar="FILE", help="Draw the space–time diagram into this file."),
-        click.option("--journal", metavar="FILE", help="Write the journal of the run into this file."),
-    )):  # fmt: skip
-        function = option(function)
-    return function
-
-
-def write_journal(path: str, journal: Journal) -> None:
-    with JournalWriter(path, journal.header) as writer:
-        for event in journal.events:
-            writer.write(event)
-
+sim.add_command(explore_command)
 
 # ── run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,7 +55,10 @@ FAULTS_HELP = (
     ),
 )
 @click.argument("workload")
-@system_options
+@click.option("--nodes", "-n", type=Whole(), metavar="N", help="How many nodes; each workload has its own default.")
+@protocol_options
+@click.option("--param", "params", multiple=True, metavar="NAME=VALUE",
+              help="A parameter of the workload; may be given again.")  # fmt: skip
 @click.option("--seed", "-s", type=Whole(), default=0, show_default=True, metavar="S",
               help="The same seed gives the same run.")  # fmt: skip
 @click.option("--snapshots", "-k", type=Whole(), default=1, show_default=True, metavar="K",
@@ -128,10 +73,10 @@ FAULTS_HELP = (
 def run_command(
     workload: str,
     nodes: int | None,
-    protocol: str,
+    protocol: str | None,
     channels: Order,
-    params: tuple[str, ...],
     force: bool,
+    params: tuple[str, ...],
     seed: int,
     snapshots: int,
     initiators: tuple[str, ...],
@@ -150,7 +95,7 @@ def run_command(
         workload=known(workload, WORKLOADS, "workload"),
         params=parse_params(params),
         nodes=nodes,
-        protocol=known(protocol, PROTOCOLS, "protocol"),
+        protocol=known(protocol or "chandy-lamport", PROTOCOLS, "protocol"),
         order=channels,
         seed=seed,
         snapshots=snapshots,
@@ -165,7 +110,7 @@ def run_command(
     assert result.journal is not None
     load = workload_of(result.journal.header)
     judgement = judge(result.journal, load, load.check)
-    files = _write(judgement.journal, svg, journal)
+    files = write_files(judgement.journal, svg, journal)
     troubles = list(_troubles(result))
     ok = judgement.ok and not troubles
     if session.json:
@@ -193,17 +138,6 @@ def _troubles(result: SimResult) -> Iterable[str]:
     for snapshot in result.incomplete:
         yield f"Snapshot {snapshot} never became complete."
     yield from result.refused
-
-
-def _write(of: Journal, svg: str | None, journal: str | None) -> dict[str, str]:
-    files = {}
-    if journal is not None:
-        write_journal(journal, of)
-        files["journal"] = journal
-    if svg is not None:
-        write_text(svg, render(of), "--svg")
-        files["svg"] = svg
-    return files
 
 
 def _print_files(session: Session, files: Mapping[str, str]) -> None:
@@ -241,7 +175,7 @@ def verify_command(journal: str, svg: str | None, proof: bool, session: Session)
         # A damaged journal is an answer to "is this a journal?", given before anything was verified.
         raise Misuse(error.what, untouched=error.untouched, next=error.next) from error
     judgement, unproved = _judge(read, proof)
-    files = _write(read, svg, None)
+    files = write_files(read, svg, None)
     if session.json:
         session.answer({**judgement.to_json(), "unproved": unproved, **files})
     else:
@@ -252,10 +186,19 @@ def verify_command(journal: str, svg: str | None, proof: bool, session: Session)
     return 0 if judgement.ok else 1
 
 
+def _workload(header: Header) -> Workload:
+    """What ran: a journal of `run` tells its whole configuration, one of `explore` only workload and nodes."""
+    if header.host == "sim" and "sim" not in header.params:
+        params = dict(header.params)
+        nodes = params.pop("nodes", None)
+        return workload(header.workload, nodes, params)
+    return workload_of(header)
+
+
 def _judge(journal: Journal, proof: bool) -> tuple[Judgement, str | None]:
     """With the workload that the journal names, if there is one here; else why not."""
     try:
-        load = workload_of(journal.header)
+        load = _workload(journal.header)
     except StrobeError as error:
         return judge(journal, None, None), error.what
     if not proof:
@@ -283,15 +226,20 @@ def list_command(session: Session) -> int:
                      "correct": spec.is_correct}
                     for name, spec in PROTOCOLS.items()
                 ],
+                "mutants": [
+                    {"name": name, "rule": mutant.rule, "protocols": list(mutant.protocols)}
+                    for name, mutant in MUTANTS.items()
+                ],
             }
         )  # fmt: skip
         return 0
     sections: dict[str, dict[str, str]] = {
         "Workloads": {name: load.description for name, load in WORKLOADS.items()},
         "Protocols": {name: spec.description for name, spec in PROTOCOLS.items()},
+        "Mutants, each of which breaks one rule": {name: mutant.rule for name, mutant in MUTANTS.items()},
     }
     width = max(len(name) for section in sections.values() for name in section)
-    for number, (title, section) in enumerate(sections.items()):
+    for number, (title, section) in enumerate((t, s) for t, s in sections.items() if s):
         if number:
             session.say("")
         session.say((title, "bold"))
