@@ -128,7 +128,7 @@ class Causality:
         links = self._links_of(self.history.epochs[self._epoch(position)])
         past: dict[NodeId, list[_Reached]] = {event.node: [_Reached(event.step, None, None)]}
         used: dict[NodeId, int] = {}
-        frontier = {event.node}
+        frontier = [event.node]  # a list, so that of equally good chains always the same one is found
         while frontier:
             found: dict[NodeId, _Reached] = {}
             for node in frontier:
@@ -139,11 +139,11 @@ class Causality:
                     best = found.get(link.sender)
                     if best is None or link.sent_in > best.step:
                         found[link.sender] = _Reached(link.sent_in, link, node)
-            frontier = set()
+            frontier = []
             for node, reached in found.items():
                 if node not in past or reached.step > past[node][-1].step:
                     past.setdefault(node, []).append(reached)
-                    frontier.add(node)
+                    frontier.append(node)
         if len(self._pasts) >= 1024:
             self._pasts.clear()
         self._pasts[position] = past

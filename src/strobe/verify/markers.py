@@ -85,8 +85,8 @@ def _overtaking(
     if ahead != arrived:
         yield Violation(
             Rule.MARKER_OVERTOOK,
-            f"Snapshot {snapshot}: {channel.source} had sent {ahead} messages on {name_of(channel)} ahead of the "
-            f"marker, but {channel.target} had received {arrived} when the marker came: "
+            f"Snapshot {snapshot}: {channel.source} had sent {ahead} {'message' if ahead == 1 else 'messages'} on "
+            f"{name_of(channel)} ahead of it, but {channel.target} had received {arrived} when the marker came: "
             + ("it overtook messages." if arrived < ahead else "messages overtook it."),
             snapshot=snapshot,
             channel=channel.id,

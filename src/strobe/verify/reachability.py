@@ -87,14 +87,14 @@ def prove(journal: Journal | History, cut: Cut, app: Application) -> Proof:
     after = [step for step in actual if step.cause.step > recorded[step.cause.node]]
     order = tuple((step.cause.node, step.cause.step) for step in (*before, *after))
     moved, swaps = _distance(actual, recorded)
-    replay = _Replay(history, epoch, app)
+    replay = _Replay(history, epoch, app, recorded)
     try:
         replay.check_start()
-        replay.run(before, "before the cut")
+        replay.run(before)
         replay.compare(cut)
-        replay.run(after, "after the cut")
-        real = _Replay(history, epoch, app)
-        real.run(actual, "in the order of the run")
+        replay.run(after)
+        real = _Replay(history, epoch, app, recorded)
+        real.run(actual)
         replay.same_end(real)
     except _Difference as difference:
         return _failed(cut, str(difference), order, len(before), moved, swaps)
@@ -148,8 +148,9 @@ def _distance(actual: Sequence[_Step], recorded: Mapping[NodeId, int]) -> tuple[
 class _Replay:
     """The system, performed again step by step from where the epoch began."""
 
-    def __init__(self, history: History, epoch: Epoch, app: Application) -> None:
+    def __init__(self, history: History, epoch: Epoch, app: Application, recorded: Mapping[NodeId, int]) -> None:
         self.history = history
+        self.recorded = recorded
         self.epoch = epoch
         self.app = app
         self.fifo = history.header.order == "fifo"
@@ -171,10 +172,10 @@ class _Replay:
                     f"{text_of(start)}"
                 )
 
-    def run(self, steps: Iterable[_Step], where: str) -> None:
+    def run(self, steps: Iterable[_Step]) -> None:
         for step in steps:
             cause, node = step.cause, step.cause.node
-            payload = None if isinstance(cause, Internal) else self._take(cause, step, where)
+            payload = None if isinstance(cause, Internal) else self._take(cause, step)
             try:
                 if isinstance(cause, Internal):
                     state, sends = self.app.act(node, self.states[node], cause.action)
@@ -185,14 +186,14 @@ class _Replay:
             self.states[node] = state
             self._send(step, sends)
 
-    def _take(self, receipt: Received, step: _Step, where: str) -> Json:
+    def _take(self, receipt: Received, step: _Step) -> Json:
         channel = self.history.graph.by_id[receipt.channel]
         queue = self.channels[receipt.channel]
         copies = len(self.history.duplicates(self.epoch, receipt.channel).get(receipt.seq, ()))
         if receipt.seq not in queue:
             key = (receipt.channel, receipt.seq)
             if self.owed.get(key, 0) == 0:
-                raise _Difference(self._absent(receipt, step, where))
+                raise _Difference(self._absent(receipt, step))
             self.owed[key] -= 1
             return self.history.payload(self.epoch, receipt.channel, receipt.seq)
         if self.fifo:
@@ -209,19 +210,20 @@ class _Replay:
             self.owed[receipt.channel, receipt.seq] = copies
         return queue.pop(receipt.seq)
 
-    def _absent(self, receipt: Received, step: _Step, where: str) -> str:
+    def _absent(self, receipt: Received, step: _Step) -> str:
         channel = self.history.graph.by_id[receipt.channel]
         what = f"{step.name} receives message {receipt.seq} on {name_of(channel)}"
         position = self.history.sender(self.epoch, receipt.channel).get(receipt.seq)
         if position is None:
             return f"{what}, but {channel.source} never sent it"
         sent = self.history.events[position] if position >= 0 else None
-        if isinstance(sent, Sent) and where == "before the cut":
+        early = receipt.step <= self.recorded[receipt.node]
+        if isinstance(sent, Sent) and early and sent.step > self.recorded[sent.node]:
             return (
                 f"{what} and was recorded, but {channel.source} sends it in step {sent.step}, after its recording: no "
                 "order puts the one before the cut and the other behind it"
             )
-        return f"{what}, but the channel does not hold it at that point ({where}): it was delivered before"
+        return f"{what}, but the channel does not hold it any more: it was delivered before"
 
     def _send(self, step: _Step, sends: Sequence[tuple[ChannelId, Json]]) -> None:
         for i in range(max(len(sends), len(step.sends))):

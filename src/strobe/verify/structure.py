@@ -303,7 +303,7 @@ def _difference(origin: Cut, cut: Cut) -> str:
         if node not in origin.states or canonical(state) != canonical(origin.states[node]):
             return f"the state of {node}"
     a, b = (cut_to_json(c)["channels"] for c in (origin, cut))
-    for channel in a.keys() | b.keys():
+    for channel in sorted(a.keys() | b.keys()):
         if canonical(a.get(channel, [])) != canonical(b.get(channel, [])):
             return f"the content of {channel}"
     return ""
