@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.channel_log import LOG, ChannelLog, Commit, DataFile, entry_name
 from strobe.hosts.spark.channel_schema import channel_schema
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
 __all__ = ["DATA", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
@@ -312,7 +312,7 @@ class ChannelWriter:
     def _check_fence(self) -> None:
         log = self.log
         if log.incarnation > self.incarnation or log.timeline > self.timeline:
-            raise Failed(
+            raise Fenced(
                 f"Channel {self.path.name}: incarnation {self.incarnation} of job {self.job} is fenced off by "
                 f"incarnation {log.incarnation}.",
                 untouched="Nothing was written.",

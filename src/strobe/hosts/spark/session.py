@@ -86,7 +86,8 @@ def spark_session(
     settings = {**_SETTINGS, **(extra or {})}
     _check(settings)
     settings.setdefault("spark.pyspark.python", sys.executable)
-    settings.setdefault("spark.pyspark.driver.python", sys.executable)
+    # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
+    os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
         _start_jvm(settings, Path(log) if log is not None else None)
     builder = SparkSession.builder.appName(app_name).master(master)
