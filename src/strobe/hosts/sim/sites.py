@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from strobe.hosts.sim.network import Wire
 from strobe.hosts.sim.parts import frozen
 from strobe.hosts.sim.protocols import SnapshotMachine
-from strobe.model.cut import Cut, Json
+from strobe.model.cut import Cut, Json, Message
 from strobe.model.ids import NodeId, SnapshotId
 
 __all__ = ["Choice", "Control", "Driver", "Finished", "Site", "clone"]
@@ -123,9 +123,9 @@ def clone(value: Any) -> Any:
     if kind in _LEAVES or isinstance(value, tuple | frozenset | Enum):
         return value
     if kind is dict:
-        return {k: clone(v) for k, v in value.items()}
+        return {k: v if type(v) in _LEAVES else clone(v) for k, v in value.items()}
     if kind is list:
-        return [clone(v) for v in value]
+        return [v if type(v) in _LEAVES else clone(v) for v in value]
     if kind is set:
         return set(value)
     new = object.__new__(kind)
@@ -133,8 +133,9 @@ def clone(value: Any) -> Any:
         for slot in cls.__dict__.get("__slots__", ()):
             setattr(new, slot, clone(getattr(value, slot)))
     if hasattr(value, "__dict__"):
-        new.__dict__.update({name: clone(item) for name, item in value.__dict__.items()})
+        own = value.__dict__
+        new.__dict__.update({name: v if type(v) in _LEAVES else clone(v) for name, v in own.items()})
     return new
 
 
-_LEAVES = frozenset({int, str, bytes, bool, type(None)})
+_LEAVES = frozenset({int, str, bytes, bool, type(None), tuple, frozenset, Message})
