@@ -147,9 +147,11 @@ class JobLayout(_Blobs):
     def stage(self, uid: NodeId) -> str:
         return f"{self.root}/stages/{check_uid(uid)}"
 
-    def stage_checkpoint(self, uid: NodeId, timeline: Timeline) -> str:
-        """The stage's Spark checkpoint. Each timeline has its own: a restore never writes into what is there."""
-        return f"{self.stage(uid)}/t{timeline}/spark"
+    def stage_checkpoint(self, uid: NodeId, timeline: Timeline, generation: int = 0) -> str:
+        """The stage's Spark checkpoint. Each timeline has its own: a restore never writes into what is there. So has
+        each generation: a driver that was given up and wakes again does not either."""
+        line = f"t{timeline}" if generation == 0 else f"t{timeline}.{generation}"
+        return f"{self.stage(uid)}/{line}/spark"
 
     def channel(self, uid: NodeId) -> str:
         """The Delta table that the stage's output goes to."""

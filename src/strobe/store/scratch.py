@@ -14,6 +14,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import weakref
 from pathlib import Path
 from typing import Final
 
@@ -33,14 +34,15 @@ class Scratch:
             self.path.mkdir(parents=True)
             lock = _try_lock(self.path)
             if lock is not None:  # None: somebody took the new directory, still without a lock, for a stale one
-                self._lock = lock
+                self._end = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
                 return
 
     def new_path(self) -> Path:
         return self.path / str(next(self._names))
 
     def close(self) -> None:
-        _remove(self.path, self._lock)
+        """Also done when the object goes, or the process ends in an orderly way."""
+        self._end()
 
 
 def remove_stale(root: Path) -> int:
@@ -75,10 +77,21 @@ def _try_lock(directory: Path) -> int | None:
     return None
 
 
+def _remove_own(directory: Path, lock: int, process: int) -> None:
+    # A child that was forked has a copy of the object, but the files are its parent's.
+    if os.getpid() == process:
+        with contextlib.suppress(OSError):  # then it is stale, and the next writer removes it
+            _remove(directory, lock)
+
+
 def _remove(directory: Path, lock: int) -> None:
     # The lock's own file goes last: while it is there, nobody else takes the directory for stale.
-    for entry in directory.iterdir():
-        if entry.name != _LOCK:
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink(missing_ok=True)
-    shutil.rmtree(directory, ignore_errors=True)
-    os.close(lock)
+    try:
+        for entry in directory.iterdir():
+            if entry.name != _LOCK:
+                entry.unlink(missing_ok=True)
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        pass  # somebody removed it by hand
+    finally:
+        os.close(lock)

@@ -116,8 +116,13 @@ class Session:
                 self._check_blob(manifest, path, ref)
             place.guard()
             place.on_point("store.manifest.before")
-            key = self._put_manifest(data)
+            # Named before it is visible: once it is, somebody may dispose of it, and what is forgotten must stay so.
             place.references.name(self.snapshot, (ref.sha256 for _, ref in manifest.blobs()))
+            try:
+                key = self._put_manifest(data)
+            except BaseException:
+                place.references.forget(self.snapshot)
+                raise
             place.on_point("store.manifest.after")
             return key
         finally:
