@@ -69,6 +69,10 @@ class LaiYang:
         self._open: dict[SnapshotId, dict[ChannelId, _InFlight]] = {}
         self._aborted = SeenIds()
 
+    @property
+    def recording(self) -> tuple[SnapshotId, ...]:
+        return tuple(self._open)
+
     def key(self) -> object:
         opened = tuple(
             (s, tuple((c, f.before, tuple(f.content), f.expected) for c, f in sorted(channels.items())))

@@ -372,5 +372,10 @@ class Host:
         # No barrier can come through the inputs any more, so the snapshots that are under way start here.
         for snapshot in list(self.started):
             self._perform(site, site.step(Initiate(snapshot)))
-        if not any(self.wires[c].feedback for c in self.graph.inputs(site.id)):
+        self.end_if_idle(site)
+
+    def end_if_idle(self, site: Site) -> None:
+        """A node ends when nothing can make it send any more: its inputs have ended and its script is through."""
+        feedback = any(self.wires[c].feedback for c in self.graph.inputs(site.id))
+        if not site.script and not feedback and not self.live_inputs(site.id):
             self.end(site.id)

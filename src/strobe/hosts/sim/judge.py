@@ -120,7 +120,8 @@ class Judge:
                     snapshot,
                 )
         # Not the workload's `check_end`: a script need not bring the work to its end, but it must not break anything.
-        end = Cut(SnapshotId(0), {site.id: site.state for site in world.sites.values()}, {c: () for c in world.wires})
+        states = {site.id: site.state for site in world.sites.values()}
+        end = Cut(SnapshotId(0), states, dict.fromkeys(world.wires, ()))
         broken = self._workload.check(end)
         if broken is not None:
             yield Failure(Kind.INVARIANT, f"at the end: {broken}")

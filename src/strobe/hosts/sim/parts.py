@@ -74,6 +74,7 @@ class Part:
         if self._key is None:
             self._key = (
                 self.snapshot,
+                self.finished,
                 frozenset([(node, frozen(state)) for node, state in self.states.items()]),
                 frozenset(self.channels.items()),
                 frozenset(self.sent.items()),

@@ -70,8 +70,7 @@ class World(Host):
         if kind == "act":
             action, site.script = site.script[0], site.script[1:]
             self.act(site, action)
-            if not site.script and not self.graph.inputs(node):
-                self.end(node)
+            self.end_if_idle(site)
         elif kind == "initiate":
             if self.spec.start is Start.SOURCES and snapshot not in self.started and snapshot not in self.finished:
                 # Where all inputs have ended no barrier will come: those nodes must be told as well.

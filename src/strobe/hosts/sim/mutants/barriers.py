@@ -1,0 +1,326 @@
+"""Barriers with one rule broken at a time: holding, recording, sending on, channel content, ends, giving up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strobe.hosts.sim.mutants.base import Mutant
+from strobe.model.ids import ChannelId, SnapshotId
+from strobe.protocol.barriers import Barriers
+from strobe.protocol.events import (
+    BarrierArrived,
+    ChannelRecorded,
+    Deliver,
+    Effect,
+    Hold,
+    Input,
+    MessageArrived,
+    NodeRecorded,
+    RecordState,
+    SendBarrier,
+)
+
+__all__ = ["BARRIERS"]
+
+
+# ── alignment ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class HoldsNothing(Barriers):
+    """Lets inputs that have delivered their barrier go on delivering."""
+
+    def _message(self, channel: ChannelId, message: Any) -> tuple[Effect, ...]:
+        arrived, self._arrived = self._arrived, [c for c in self._arrived if self._holds(c)]
+        try:
+            return super()._message(channel, message)
+        finally:
+            self._arrived = arrived
+
+    def _arrive(self, barrier: BarrierArrived) -> tuple[Effect, ...]:
+        effects = super()._arrive(barrier)
+        return tuple(e for e in effects if not isinstance(e, Hold) or self._holds(e.channel))
+
+    def _holds(self, channel: ChannelId) -> bool:
+        return False
+
+
+class HoldForgetsOneInput(HoldsNothing):
+    """Holds every input but its first one."""
+
+    def _holds(self, channel: ChannelId) -> bool:
+        return channel != self.inputs[0]
+
+
+class RecordsAtFirstBarrier(Barriers):
+    """Takes the first barrier for all of them: it records, and calls every channel empty."""
+
+    def _all_arrived(self) -> bool:
+        self._arrived = [c for c in self.inputs if c not in self._ended and c not in self.feedback]
+        return True
+
+
+class WaitsForFeedback(Barriers):
+    """Waits for the barrier on feedback channels, which comes only after the node has sent its own."""
+
+    def _all_arrived(self) -> bool:
+        return all(c in self._arrived or c in self._ended for c in self.inputs)
+
+
+class AlignsOvertaking(Barriers):
+    """Waits for the others even at a barrier that has overtaken messages, and forgets those."""
+
+    def _arrive(self, barrier: BarrierArrived) -> tuple[Effect, ...]:
+        return super()._arrive(BarrierArrived(barrier.channel, barrier.snapshot))
+
+
+# ── recording, and what is sent on ──────────────────────────────────────────────────────────────────────────────────
+
+
+class ReleasesBeforeRecording(Barriers):
+    """Releases the inputs when all barriers are there, and records after the next message."""
+
+    _pending: tuple[SnapshotId, bool, tuple[ChannelId, ...]] | None = None
+
+    def key(self) -> object:
+        return super().key(), self._pending
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        if self._pending is None:
+            return super().step(input)
+        if isinstance(input, MessageArrived):
+            return super().step(input) + self._record_at_last(*self._pending)
+        return self._record_at_last(*self._pending) + super().step(input)
+
+    def _record(self, snapshot: SnapshotId, *, overtakes: bool, by: BarrierArrived | None = None) -> tuple[Effect, ...]:
+        if not self._arrived:
+            return super()._record(snapshot, overtakes=overtakes, by=by)
+        self._pending = (snapshot, overtakes, tuple(self._arrived))
+        return self._release()
+
+    def _record_at_last(
+        self, snapshot: SnapshotId, overtakes: bool, arrived: tuple[ChannelId, ...]
+    ) -> tuple[Effect, ...]:
+        self._pending = None
+        self._arrived = list(arrived)
+        return super()._record(snapshot, overtakes=overtakes)
+
+
+class RecordsLate(Barriers):
+    """Sends the barriers on at once, but captures the state only after the next thing that happens to the node."""
+
+    _late: tuple[Effect, ...] = ()
+
+    def key(self) -> object:
+        return super().key(), self._late
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        late, self._late = self._late, ()
+        effects = super().step(input)
+        delivered = tuple(e for e in effects if isinstance(e, Deliver))
+        self._late = tuple(e for e in effects if isinstance(e, RecordState | ChannelRecorded | NodeRecorded))
+        others = tuple(e for e in effects if e not in delivered and e not in self._late)
+        return (*delivered, *late, *others)
+
+
+class SendsBarriersLate(Barriers):
+    """Records at once, but keeps the barriers back until the next thing happens to the node."""
+
+    _late: tuple[Effect, ...] = ()
+
+    def key(self) -> object:
+        return super().key(), self._late
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        late, self._late = self._late, ()
+        effects = super().step(input)
+        self._late = tuple(e for e in effects if isinstance(e, SendBarrier))
+        return (*(e for e in effects if not isinstance(e, SendBarrier)), *late)
+
+
+class ForgetsAnOutput(Barriers):
+    """Sends no barrier on its last output channel."""
+
+    def _record(self, snapshot: SnapshotId, *, overtakes: bool, by: BarrierArrived | None = None) -> tuple[Effect, ...]:
+        effects = super()._record(snapshot, overtakes=overtakes, by=by)
+        return tuple(e for e in effects if not (isinstance(e, SendBarrier) and e.channel == self.outputs[-1]))
+
+
+class SendsBarriersTwice(Barriers):
+    """Sends its barriers again when the last input's barrier has come."""
+
+    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        effects = super()._finish(snapshot)
+        return (*effects, *(SendBarrier(c, snapshot) for c in self.outputs)) if effects else ()
+
+
+class JoinsTwice(Barriers):
+    """Starts a snapshot whenever it is asked to, even one that it has recorded."""
+
+    def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        self._newest = min(self._newest, SnapshotId(snapshot - 1))
+        return super()._initiate(snapshot)
+
+
+# ── channel content ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RecordsNoMessages(Barriers):
+    """Forgets what open channels deliver between the recording and their barrier."""
+
+    def _message(self, channel: ChannelId, message: Any) -> tuple[Effect, ...]:
+        recording, self._recording = self._recording, {}
+        try:
+            return super()._message(channel, message)
+        finally:
+            self._recording = recording
+
+
+class RecordsPastTheBarrier(Barriers):
+    """Keeps recording on every channel until the last barrier has come."""
+
+    _closed: frozenset[tuple[SnapshotId, ChannelId]] = frozenset()
+
+    def key(self) -> object:
+        return super().key(), self._closed
+
+    def _close(self, snapshot: SnapshotId, channel: ChannelId, overtaken: tuple[Any, ...]) -> tuple[Effect, ...]:
+        self._recording[snapshot][channel] += overtaken
+        self._closed |= {(snapshot, channel)}
+        return ()
+
+    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        channels = self._recording[snapshot]
+        if any((snapshot, channel) not in self._closed for channel in channels):
+            return ()
+        contents = tuple(ChannelRecorded(snapshot, c, tuple(messages)) for c, messages in channels.items())
+        channels.clear()
+        return (*contents, *super()._finish(snapshot))
+
+
+class ForgetsOvertaken(Barriers):
+    """Forgets what a barrier has jumped over."""
+
+    def _close(self, snapshot: SnapshotId, channel: ChannelId, overtaken: tuple[Any, ...]) -> tuple[Effect, ...]:
+        return super()._close(snapshot, channel, ())
+
+
+class DropsFeedback(Barriers):
+    """Calls feedback channels empty when it records."""
+
+    def _close(self, snapshot: SnapshotId, channel: ChannelId, overtaken: tuple[Any, ...]) -> tuple[Effect, ...]:
+        effects = super()._close(snapshot, channel, overtaken)
+        return tuple(
+            ChannelRecorded(e.snapshot, e.channel, ())
+            if isinstance(e, ChannelRecorded) and e.channel in self.feedback
+            else e
+            for e in effects
+        )
+
+
+# ── timeouts, ends, giving up ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class TimeoutForgetsHeld(Barriers):
+    """When the timer runs out, forgets which inputs have delivered their barrier."""
+
+    def _timed_out(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        if snapshot != self._aligning:
+            return ()
+        return self._release() + self._record(snapshot, overtakes=True)
+
+
+class TimerRecordsAgain(Barriers):
+    """Records when the timer runs out, even if the last barrier was faster."""
+
+    def _timed_out(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        return self._record(snapshot, overtakes=True)
+
+
+class WaitsForEnded(Barriers):
+    """Waits for the barrier of an input that has ended."""
+
+    def _all_arrived(self) -> bool:
+        return all(c in self._arrived or c in self.feedback for c in self.inputs)
+
+    def _record(self, snapshot: SnapshotId, *, overtakes: bool, by: BarrierArrived | None = None) -> tuple[Effect, ...]:
+        ended, self._ended = self._ended, set()
+        try:
+            return super()._record(snapshot, overtakes=overtakes, by=by)
+        finally:
+            self._ended = ended
+
+
+class EndClosesNothing(Barriers):
+    """Leaves a channel open for a snapshot that is being recorded when the channel ends."""
+
+    def _end(self, channel: ChannelId) -> tuple[Effect, ...]:
+        recording, self._recording = self._recording, {}
+        try:
+            return super()._end(channel)
+        finally:
+            self._recording.update(recording)
+
+
+class KeepsOlder(Barriers):
+    """Does not give an older snapshot up when a newer barrier comes."""
+
+    def _overtaken_by(self, channel: ChannelId, newer: SnapshotId) -> tuple[Effect, ...]:
+        return ()
+
+
+class ForgetsAborted(Barriers):
+    """Starts a snapshot that was given up anew when a late barrier comes."""
+
+    def _abort(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        effects = super()._abort(snapshot)
+        self._aborted.discard(snapshot)
+        return effects
+
+
+class AbortKeepsHolding(Barriers):
+    """Does not release the inputs that a snapshot held when it is given up."""
+
+    def _abort(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        super()._abort(snapshot)
+        return ()
+
+
+_ALIGNED = ("aligned", "aligned-with-timeout")
+_UNALIGNED = ("unaligned", "aligned-with-timeout")
+_TIMEOUT = ("aligned-with-timeout",)
+_ALL = ("aligned", "unaligned", "aligned-with-timeout")
+
+BARRIERS = (
+    Mutant("holds-nothing", _ALIGNED, "An input that has delivered its barrier is held until all have.", HoldsNothing),
+    Mutant("hold-forgets-one-input", _ALIGNED, "Every input that has delivered its barrier is held.",
+           HoldForgetsOneInput),
+    Mutant("records-at-first-barrier", _ALIGNED, "An aligned node records when the last barrier has come.",
+           RecordsAtFirstBarrier),
+    Mutant("waits-for-feedback", _ALIGNED, "Alignment does not wait for feedback channels.", WaitsForFeedback),
+    Mutant("aligns-overtaking", _TIMEOUT, "A barrier that has overtaken messages records at once.", AlignsOvertaking),
+    Mutant("releases-before-recording", _ALIGNED, "Held inputs are released after the recording.",
+           ReleasesBeforeRecording),
+    Mutant("records-after-barriers", _ALL, "A node records its state before its barriers go out.", RecordsLate),
+    Mutant("sends-barriers-late", _ALL, "A barrier goes out before every message that follows the recording.",
+           SendsBarriersLate),
+    Mutant("forgets-a-barrier", _ALL, "A barrier is sent on every output channel.", ForgetsAnOutput),
+    Mutant("sends-barriers-twice", _ALL, "One barrier on each channel.", SendsBarriersTwice),
+    Mutant("joins-twice", _ALL, "A node that is asked to start a snapshot that it has recorded does nothing.",
+           JoinsTwice),
+    Mutant("records-no-messages", _UNALIGNED, "A channel's content starts at the recording.", RecordsNoMessages),
+    Mutant("records-past-the-barrier", _UNALIGNED, "A channel's content ends at its barrier.", RecordsPastTheBarrier),
+    Mutant("forgets-overtaken", _UNALIGNED, "What a barrier overtakes is the channel's content.", ForgetsOvertaken),
+    Mutant("drops-feedback", _ALL, "What is on its way back in a loop belongs to the snapshot.", DropsFeedback),
+    Mutant("timeout-forgets-held", _TIMEOUT, "At the timeout, barriers that have come still count.",
+           TimeoutForgetsHeld),
+    Mutant("timer-records-again", _TIMEOUT, "A timer that runs out after the recording does nothing.",
+           TimerRecordsAgain),
+    Mutant("waits-for-ended", _ALL, "An input that has ended counts as having delivered every barrier.", WaitsForEnded),
+    Mutant("end-closes-nothing", _UNALIGNED, "The end of an input ends its content.", EndClosesNothing),
+    Mutant("keeps-older", _ALL, "A newer barrier gives an older snapshot up whose barrier can no longer come.",
+           KeepsOlder),
+    Mutant("forgets-aborted-barrier", _ALL, "A late barrier does not start a snapshot anew that was given up.",
+           ForgetsAborted),
+    Mutant("abort-keeps-holding", _ALIGNED, "Giving a snapshot up releases the inputs that it held.",
+           AbortKeepsHolding),
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""Lai–Yang with one rule broken at a time (1987: the colour of messages, and the closing of channels by counting)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from strobe.hosts.sim.mutants.base import Mutant
+from strobe.model.ids import ChannelId, SnapshotId
+from strobe.protocol.events import (
+    ChannelRecorded,
+    Effect,
+    Input,
+    SendCount,
+    Sending,
+    SendStamped,
+)
+from strobe.protocol.lai_yang import LaiYang
+
+__all__ = ["LAI_YANG"]
+
+
+class DeliversBeforeColour(LaiYang):
+    """Delivers a message of a later colour first, and records afterwards."""
+
+    def _colour(self, stamp: int) -> tuple[Effect, ...]:
+        return ()
+
+    def _message(self, channel: ChannelId, message: Any, stamp: int) -> tuple[Effect, ...]:
+        return super()._message(channel, message, stamp) + self._record_up_to(SnapshotId(stamp))
+
+
+class StampsStale(LaiYang):
+    """Stamps a message with the number before its own."""
+
+    def _send(self, channel: ChannelId, message: Any) -> tuple[Effect, ...]:
+        super()._send(channel, message)
+        return (SendStamped(channel, message, max(0, self.number - 1)),)
+
+
+class RecordsAnyColour(LaiYang):
+    """Takes every message that comes on an open channel for its content, whatever its colour."""
+
+    def _message(self, channel: ChannelId, message: Any, stamp: int) -> tuple[Effect, ...]:
+        return self._colour(stamp) + super()._message(channel, message, 0)
+
+
+class ClosesAtTheCount(LaiYang):
+    """Closes a channel as soon as the count is there, without waiting for what it counts."""
+
+    def _settle(self, snapshot: SnapshotId, channel: ChannelId) -> tuple[Effect, ...]:
+        flight = self._open[snapshot][channel]
+        if flight.expected is None:
+            return ()
+        del self._open[snapshot][channel]
+        return (ChannelRecorded(snapshot, channel, tuple(flight.content)), *self._finish(snapshot))
+
+
+class ForgetsReceivedBefore(LaiYang):
+    """Does not add what it had received before the recording when it compares with the count."""
+
+    def _record(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        effects = super()._record(snapshot)
+        for flight in self._open.get(snapshot, {}).values():
+            flight.before = 0
+        return effects
+
+
+class CountsLate(LaiYang):
+    """Takes the count not at the recording but at the next thing that happens, and counts what was sent since."""
+
+    def __init__(self, inputs: Iterable[ChannelId], outputs: Iterable[ChannelId]) -> None:
+        super().__init__(inputs, outputs)
+        self._late: tuple[SnapshotId, ...] = ()
+
+    def key(self) -> object:
+        return super().key(), self._late
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        if isinstance(input, Sending):
+            return super().step(input)
+        late, self._late = self._late, ()
+        counts = tuple(SendCount(c, s, self._sent[c]) for s in late if s not in self._aborted for c in self.outputs)
+        return (*counts, *super().step(input))
+
+    def _record(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        self._late += (snapshot,)
+        return tuple(e for e in super()._record(snapshot) if not isinstance(e, SendCount))
+
+
+class ForgetsAnOutput(LaiYang):
+    """Sends no count for its last output channel."""
+
+    def _record(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        return tuple(
+            e for e in super()._record(snapshot) if not (isinstance(e, SendCount) and e.channel == self.outputs[-1])
+        )
+
+
+class SkipsOlder(LaiYang):
+    """Goes straight to the newest snapshot that it hears of, and leaves out those between."""
+
+    def _record_up_to(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        if self.number < snapshot:
+            self.number = snapshot - 1
+        return super()._record_up_to(snapshot)
+
+
+class RecordsForOneSnapshot(LaiYang):
+    """Gives each message to the newest open snapshot's content only."""
+
+    def _message(self, channel: ChannelId, message: Any, stamp: int) -> tuple[Effect, ...]:
+        effects = self._colour(stamp)
+        newest = max(self._open, default=None)
+        set_aside = {s: channels for s, channels in self._open.items() if s != newest}
+        for snapshot in set_aside:
+            del self._open[snapshot]
+        effects += super()._message(channel, message, stamp)
+        self._open.update(set_aside)
+        return effects
+
+
+class ForgetsAborted(LaiYang):
+    """Stops recording when a snapshot is given up, but records it when it hears of it for the first time afterwards."""
+
+    def _abort(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        if snapshot <= self.number:
+            return super()._abort(snapshot)
+        return ()
+
+
+_LY = ("lai-yang",)
+
+LAI_YANG = (
+    Mutant("delivers-before-colour", _LY, "Colour before delivery: a node records before it takes a later message in.",
+           DeliversBeforeColour),
+    Mutant("stamps-stale", _LY, "A message carries the number that its sender has at the sending.", StampsStale),
+    Mutant("records-any-colour", _LY, "A channel's content holds only messages of the old colour.", RecordsAnyColour),
+    Mutant("closes-at-the-count", _LY, "A channel stays open until everything that was counted has come.",
+           ClosesAtTheCount),
+    Mutant("forgets-received-before", _LY, "What came before the recording counts against the sender's count.",
+           ForgetsReceivedBefore),
+    Mutant("counts-late", _LY, "The count is taken at the recording.", CountsLate),
+    Mutant("forgets-a-count", _LY, "A count is sent for every output channel.", ForgetsAnOutput),
+    Mutant("skips-older", _LY, "A node that hears of a later snapshot first records those between as well.",
+           SkipsOlder),
+    Mutant("records-for-newest-only", _LY, "Snapshots share nothing: an old message counts for each that is open.",
+           RecordsForOneSnapshot),
+    Mutant("forgets-aborted-number", _LY, "A snapshot that was given up is not recorded by those who hear of it later.",
+           ForgetsAborted),
+)  # fmt: skip
