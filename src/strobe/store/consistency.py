@@ -1,4 +1,12 @@
-"""Law 1 for a stored snapshot: its manifest's positions, judged by `strobe.verify`."""
+"""Law 1 for a stored snapshot: its manifest's positions, judged by `strobe.verify`.
+
+Who must have recorded what is taken from the graph, never from the records: a channel or a consumer that the manifest
+forgot is a violation. A channel of a manifest is either one channel of the graph, with its id (live hosts), or the log
+that a node writes, whatever number of channels of the graph it stands for, with the node's uid as its id (pipelines).
+
+A channel without positions (one that reorders: which of its messages were received is no prefix) has nothing to judge
+here; its content is checked from a journal.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +19,38 @@ __all__ = ["check_manifest"]
 
 
 def check_manifest(manifest: Manifest, previous: Manifest | None = None) -> tuple[Violation, ...]:
-    """Every way in which the recorded positions are not a consistent cut. `previous` is the newest earlier snapshot of
-    the same timeline: positions never go back along a line of history."""
-    same_graph = previous is not None and previous.graph == manifest.graph
-    return check_log_snapshot(_graph(manifest), _cut(manifest), _cut(previous) if previous and same_graph else None)
+    """Every way in which the recorded positions are not a consistent cut. `previous` is an earlier snapshot: along one
+    timeline, and while the graph is the same, positions never go back."""
+    comparable = previous is not None and (previous.graph, previous.timeline) == (manifest.graph, manifest.timeline)
+    before = _cut(previous) if previous is not None and comparable else None
+    return check_log_snapshot(_graph(manifest), _cut(manifest), before)
 
 
 def _graph(manifest: Manifest) -> LogGraph:
-    """Who produces and who reads each log, from the graph; the log that a stage writes bears the stage's name."""
     readers: dict[ChannelId, tuple[NodeId, ...]] = {}
     producers: dict[ChannelId, NodeId] = {}
     for channel in manifest.graph.channels:
-        log = ChannelId(channel.source)
-        producers[log] = channel.source
-        readers[log] = (*readers.get(log, ()), channel.target)
+        record = manifest.channels.get(channel.id)
+        if record is not None and not _has_positions(record):
+            continue
+        name = channel.id if record is not None else ChannelId(channel.source)
+        producers[name] = channel.source
+        readers[name] = (*readers.get(name, ()), channel.target)
     return LogGraph(manifest.graph.nodes, producers, readers)
 
 
 def _cut(manifest: Manifest) -> LogSnapshot:
+    channels = {name: record for name, record in manifest.channels.items() if _has_positions(record)}
     return LogSnapshot(
         manifest.snapshot,
         frozenset(manifest.nodes),
-        {name: _channel(manifest, name, record) for name, record in manifest.channels.items()},
+        {name: _channel(manifest, name, record) for name, record in channels.items()},
     )
+
+
+def _has_positions(record: ChannelRecord) -> bool:
+    """A log always has; a channel that keeps nothing itself has them if its host counts."""
+    return record.location is not None or record.barrier is not None or bool(record.in_flight)
 
 
 def _channel(manifest: Manifest, name: ChannelId, record: ChannelRecord) -> ChannelCut:
