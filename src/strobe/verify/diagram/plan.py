@@ -57,7 +57,7 @@ class Plan:
         """`head` is the height that title and notes take."""
         count = len(layout.nodes)
         self.run, self.layout = run, layout
-        self.column_width = min(58.0, max(25.0, 1060 / max(1, layout.columns)))
+        self.column_width = min(96.0, max(25.0, 1060 / max(1, layout.columns)))
         self.lane = 118.0 if count <= 2 else 92.0 if count <= 4 else 74.0 if count <= 8 else 60.0
         self.left = 30 + max(text_width(node, 13) for node in layout.nodes)
         self.right = self.left + layout.columns * self.column_width + 14
