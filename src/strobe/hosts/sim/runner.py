@@ -232,9 +232,11 @@ def config_of(header: Header) -> SimConfig:
 
 
 def workload_of(header: Header) -> Workload:
-    """The application and the invariant that belong to a journal of the simulator."""
-    config = config_of(header)
-    return workload(config.workload, config.nodes, config.params)
+    """The application and the invariant that belong to a journal of the simulator, or of the explorer."""
+    params = dict(header.params)
+    nodes = params.pop("nodes", None)
+    sim = params.pop("sim", {"nodes": nodes})
+    return workload(header.workload, sim["nodes"], params)
 
 
 def journal_bytes(journal: Journal) -> bytes:
