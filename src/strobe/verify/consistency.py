@@ -165,7 +165,7 @@ class _Balance:
         self.events = events
         self.sends = epoch.sends.get(channel, [])
         self.receives = epoch.receives.get(channel, [])
-        self.of: dict[int, int] = Counter(m.seq for m in epoch.contents.get(channel, ()))
+        self.of: dict[int, int] = dict(Counter(m.seq for m in epoch.contents.get(channel, ())))
         self.sent = self.received = 0
 
     def at(self, sender_step: int, receiver_step: int) -> dict[int, int]:

@@ -189,7 +189,6 @@ class _Replay:
     def _take(self, receipt: Received, step: _Step) -> Json:
         channel = self.history.graph.by_id[receipt.channel]
         queue = self.channels[receipt.channel]
-        copies = len(self.history.duplicates(self.epoch, receipt.channel).get(receipt.seq, ()))
         if receipt.seq not in queue:
             key = (receipt.channel, receipt.seq)
             if self.owed.get(key, 0) == 0:
@@ -197,17 +196,19 @@ class _Replay:
             self.owed[key] -= 1
             return self.history.payload(self.epoch, receipt.channel, receipt.seq)
         if self.fifo:
+            first = next(iter(queue))
             # What the channel dropped stays in its queue until a later message is taken: only then is it surely gone.
-            lost = self.history.losses(self.epoch, receipt.channel)
-            while (first := next(iter(queue))) != receipt.seq and first in lost:
+            while first != receipt.seq and first in self.history.losses(self.epoch, receipt.channel):
                 del queue[first]
+                first = next(iter(queue))
             if first != receipt.seq:
                 raise _Difference(
                     f"{step.name} receives message {receipt.seq} on {name_of(channel)}, but message {first} is ahead "
                     "of it in the channel"
                 )
-        if copies:
-            self.owed[receipt.channel, receipt.seq] = copies
+        if receipt.channel in self.epoch.duplicated:
+            copies = self.history.duplicates(self.epoch, receipt.channel).get(receipt.seq, ())
+            self.owed[receipt.channel, receipt.seq] = len(copies)
         return queue.pop(receipt.seq)
 
     def _absent(self, receipt: Received, step: _Step) -> str:
