@@ -29,13 +29,16 @@ class Span:
     through: int
 
 
-def merge(spans: Iterable[Span], *, empty_at: int) -> Span:
-    """One span from adjacent ones; a channel without content is the empty span at the position read so far."""
-    after, through = None, empty_at
+def merge(spans: Iterable[Span], *, start: int) -> Span:
+    """One span from adjacent ones, for a recording that was at `start`. A channel without content is empty there.
+
+    A span that begins earlier is clipped: its first part is rowless entries that the recording had walked over.
+    """
+    after, through = None, start
     for span in spans:
-        after = span.after if after is None else after
-        through = span.through
-    return Span(through if after is None else after, through)
+        after = max(span.after, start) if after is None else after
+        through = max(span.through, start)
+    return Span(start if after is None else after, through)
 
 
 def plan_end(position: int, ahead: Iterable[Commit], may_pass: Callable[[SnapshotId], bool], limits: Limits) -> int:

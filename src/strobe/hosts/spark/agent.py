@@ -262,14 +262,17 @@ class StageAgent:
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            with self._lock:
-                at_rest = self._finished == self._batch or spark_checkpoint.is_committed(
-                    self.checkpoint, self._finished
-                )
-                if self._live and at_rest:
-                    self._rest(self._finished)
-            if not at_rest:
+            if not self.at_rest():
                 time.sleep(_COMMIT_POLL)  # Spark writes the commit within milliseconds of the batch's return
+
+    def at_rest(self) -> bool:
+        """If the stage is at rest, do what is due. False if its last batch is not committed yet."""
+        with self._lock:
+            if self._finished != self._batch and not spark_checkpoint.is_committed(self.checkpoint, self._finished):
+                return False
+            if self._live:
+                self._rest(self._finished)
+            return True
 
     # ── at rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -282,8 +285,10 @@ class StageAgent:
             self._positions = self._offsets_at(batch)
         for log in self.inputs.values():
             log.refresh()
+        # First all that the batch has read, on every input: what is recorded below is the state after the whole batch.
+        self._walk(began, beyond=False)
         self._read_inbox(began)
-        while self._walk(began) or self._look_ahead(began):
+        while self._walk(began, beyond=True) or self._look_ahead(began):
             pass
 
     def _read_inbox(self, now: float) -> None:
@@ -302,13 +307,15 @@ class StageAgent:
             else:
                 self._step(message, now)
 
-    def _walk(self, now: float) -> bool:
-        """Hand the machine, in order, what has been read and the rowless entries that follow. True if it moved on."""
+    def _walk(self, now: float, *, beyond: bool) -> bool:
+        """Hand the machine, in order, what has been read and, `beyond` that, the rowless entries that follow. True if
+        it moved on."""
         moved = False
         for producer in self.inputs:
             channel = ChannelId(producer)
             for commit in self._ahead(producer):
-                if channel in self._machine.held or (commit.files and commit.version > self._positions[producer]):
+                unread = commit.version > self._positions[producer]
+                if channel in self._machine.held or (unread and (commit.files or not beyond)):
                     break
                 before, self._logical[producer] = self._logical[producer], commit.version
                 moved = True
@@ -317,7 +324,9 @@ class StageAgent:
                         self._early[producer].discard(commit.version)
                     else:
                         self._heard.setdefault(commit.barrier, now)
-                        self._step(BarrierArrived(channel, commit.barrier), now)
+                        # No rows lie between; the span says how far the channel's content reaches if it is open.
+                        span = Span(before, commit.version)
+                        self._step(BarrierArrived(channel, commit.barrier, overtaken=(span,)), now)
                 elif commit.ended:
                     pass  # an ended producer's agent goes on passing barriers, so its end changes nothing here
                 else:
@@ -328,28 +337,27 @@ class StageAgent:
         """Barriers that need not wait for the rows before them: all if unaligned, else those that are recorded here."""
         moved = False
         for producer in self.inputs:
-            stale: list[Commit] = []
             for commit in self._ahead(producer):
                 if commit.barrier is None or commit.version in self._early[producer]:
                     continue
                 passed = self._machine.passed(commit.barrier)
                 if commit.barrier in self._machine.recording or (self._mode is BarrierMode.UNALIGNED and not passed):
                     moved = True
-                    for waiting in (*stale, commit):
-                        self._overtake(producer, waiting, now)
-                    stale.clear()
-                elif passed:
-                    stale.append(commit)
-                else:
+                    self._overtake(producer, commit, now)
+                elif not passed:
                     break  # barriers of one channel are taken in order
         return moved
 
-    def _overtake(self, producer: NodeId, commit: Commit, now: float) -> None:
-        assert commit.barrier is not None
-        self._early[producer].add(commit.version)
-        self._heard.setdefault(commit.barrier, now)
-        content = (Span(self._logical[producer], commit.version),)
-        self._step(BarrierArrived(ChannelId(producer), commit.barrier, overtook=True, overtaken=content), now)
+    def _overtake(self, producer: NodeId, barrier: Commit, now: float) -> None:
+        """Hand over a barrier that waits behind unread rows, and before it those in front of it, which are stale."""
+        for commit in self._ahead(producer):
+            if commit.version > barrier.version:
+                break
+            if commit.barrier is not None and commit.version not in self._early[producer]:
+                self._early[producer].add(commit.version)
+                self._heard.setdefault(commit.barrier, now)
+                content = (Span(self._logical[producer], commit.version),)
+                self._step(BarrierArrived(ChannelId(producer), commit.barrier, overtook=True, overtaken=content), now)
 
     def _plan_for(self, producer: NodeId) -> int:
         if ChannelId(producer) in self._machine.held:
@@ -396,7 +404,7 @@ class StageAgent:
         elif isinstance(effect, ChannelRecorded):
             recording = self._recordings[effect.snapshot]
             producer = NodeId(effect.channel)
-            span = merge(effect.content, empty_at=recording.inputs[producer])
+            span = merge(effect.content, start=recording.inputs[producer])
             recording.in_flight[producer] = InFlight(span.after, span.through, self._rows(producer, span))
         elif isinstance(effect, NodeRecorded):
             recording = self._recordings[effect.snapshot]
@@ -407,7 +415,7 @@ class StageAgent:
             self._recordings.pop(effect.snapshot, None)
             self._post(Decline(self.uid, self.incarnation, effect.snapshot, effect.reason))
         elif isinstance(effect, StartTimer):
-            timer = threading.Timer(self._alignment_timeout, self._timed_out, (effect.snapshot, self.incarnation))
+            timer = threading.Timer(self._alignment_timeout, self.time_out, (effect.snapshot,))
             timer.daemon = True
             timer.start()
         elif isinstance(effect, Overtake):
@@ -436,10 +444,10 @@ class StageAgent:
             return 0
         return sum(c.rows for c in self.inputs[producer].commits(span.after, span.through))
 
-    def _timed_out(self, snapshot: SnapshotId, life: Incarnation) -> None:
-        if life == self.incarnation:
-            self._inbox.append(AlignmentTimedOut(snapshot))
-            self._wake.set()
+    def time_out(self, snapshot: SnapshotId) -> None:
+        """The alignment of `snapshot` has taken long enough. Too late, or in another life, it means nothing."""
+        self._inbox.append(AlignmentTimedOut(snapshot))
+        self._wake.set()
 
     def _uploaded(self, recording: Recording, life: Incarnation, result: StagePart | StrobeError) -> None:
         if isinstance(result, StrobeError):

@@ -1,0 +1,195 @@
+"""Agents without Spark: real agents, machines, channels and offset logs; only the queries are played.
+
+A played query does what Spark does, in the order in which Spark does it: ask every reader how far, log the offsets, run the
+batch, commit. One row in gives one row out, so a stage's state is simply how many rows it has read, and a cut can be
+checked against an account that knows nothing of barriers: what a producer had written before its barrier must be what it
+had read when it recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql.types import LongType, StructField, StructType
+
+from strobe.hosts.spark.admission import Limits
+from strobe.hosts.spark.agent import Recording, StageAgent
+from strobe.hosts.spark.channel import ChannelWriter
+from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.messages import (
+    AbortSnapshot,
+    Acknowledge,
+    Decline,
+    StagePart,
+    StartSnapshot,
+    ToCoordinator,
+)
+from strobe.model.errors import StrobeError
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.protocol.barriers import BarrierMode
+from strobe.protocol.coordination import Kind
+from strobe.store.manifest import NOTHING, NodeRecord
+
+SCHEMA = StructType([StructField("id", LongType())])
+Reads = dict[str, tuple[str, ...]]
+
+
+class Immediate:
+    """Uploads that are durable at once, or when a test says so."""
+
+    def submit(self, agent: StageAgent, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
+        record = NodeRecord(batch=recording.batch, inputs=dict(recording.inputs), output=recording.barrier)  # type: ignore[arg-type]
+        done(StagePart(record, recording.barrier, dict(recording.in_flight)))
+
+
+@dataclass
+class Stage:
+    agent: StageAgent
+    reads: tuple[str, ...]
+    path: Path
+    batch: int = NOTHING
+    offsets: dict[str, int] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=lambda: {NOTHING: 0})  # rows read, after each batch
+
+
+class World:
+    def __init__(
+        self,
+        root: Path,
+        reads: Reads,
+        *,
+        mode: BarrierMode = BarrierMode.ALIGNED,
+        feedback: frozenset[str] = frozenset(),
+        limits: Limits | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`feedback` are channels named reader<producer, e.g. "a<c"."""
+        self.random = random.Random(seed)
+        self.posted: list[ToCoordinator] = []
+        self.reads = reads
+        self.channels: dict[str, ChannelWriter] = {
+            uid: ChannelWriter(
+                root / "channels" / uid,
+                SCHEMA,
+                job="j",
+                producer=NodeId(uid),
+                timeline=Timeline(1),
+                incarnation=Incarnation(1),
+            )
+            for uid in reads
+            if any(uid in r for r in reads.values())
+        }
+        self.stages: dict[str, Stage] = {}
+        for uid, inputs in reads.items():
+            path = root / "stages" / uid
+            (path / "offsets").mkdir(parents=True)
+            (path / "commits").mkdir()
+            agent = StageAgent(
+                NodeId(uid),
+                checkpoint=path,
+                inputs={NodeId(r): self.channels[r].log for r in inputs},
+                output=self.channels.get(uid),
+                feedback=frozenset(NodeId(r) for r in inputs if f"{uid}<{r}" in feedback),
+                mode=mode,
+                alignment_timeout=3600.0,
+                limits=limits or Limits(),
+                uploads=Immediate(),
+                post=self.posted.append,
+            )
+            agent.start(Incarnation(1), SnapshotId(0))
+            self.stages[uid] = Stage(agent, inputs, path, offsets=dict.fromkeys(inputs, 0))
+
+    def close(self) -> None:
+        for stage in self.stages.values():
+            stage.agent.stop()
+        for channel in self.channels.values():
+            channel.close()
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def source_batch(self, uid: str, rows: int) -> None:
+        """The source stage reads `rows` rows from wherever."""
+        self._run(self.stages[uid], {}, rows)
+
+    def plan(self, uid: str) -> dict[str, int]:
+        """Spark asks each reader how far it may read."""
+        stage = self.stages[uid]
+        return {r: stage.agent.latest(f"{uid}<{r}", NodeId(r), stage.offsets[r]) for r in stage.reads}
+
+    def batch(self, uid: str) -> int:
+        """Plan and, if there is something to read, run a batch. Rows read."""
+        stage = self.stages[uid]
+        ends = self.plan(uid)
+        rows = sum(
+            c.rows for r, end in ends.items() for c in self.channels[r].log.commits(stage.offsets[r], end) if c.files
+        )
+        if ends != stage.offsets:
+            self._run(stage, ends, rows)
+        return rows
+
+    def trigger(self, snapshot: int) -> None:
+        for stage in self.stages.values():
+            if not stage.reads:
+                stage.agent.tell(StartSnapshot(SnapshotId(snapshot), Kind.CHECKPOINT))
+
+    def abort(self, snapshot: int) -> None:
+        for stage in self.stages.values():
+            stage.agent.tell(AbortSnapshot(SnapshotId(snapshot), "test"))
+
+    def settle(self) -> None:
+        """Until nothing moves any more."""
+        for _ in range(1000):
+            for stage in self.stages.values():
+                stage.agent.at_rest()
+            if not sum(self.batch(uid) for uid, stage in self.stages.items() if stage.reads):
+                break
+
+    def _run(self, stage: Stage, ends: dict[str, int], rows: int) -> None:
+        number = stage.batch + 1
+        sources = [json.dumps({"channel": r, "version": v}) for r, v in ends.items()]
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+        (stage.path / "offsets" / str(number)).write_text("\n".join(["v1", head, *sources]))
+        stage.agent.begin_batch(number)
+        if stage.agent.output is not None and rows:
+            stage.agent.output.append([DataFile(f"data/{number}.parquet", rows, rows * 8)], number)
+        stage.agent.end_batch(number)
+        (stage.path / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        stage.batch = number
+        stage.offsets.update(ends)
+        stage.rows[number] = stage.rows[number - 1] + rows
+
+    # ── what came of it ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def parts(self, snapshot: int) -> dict[str, StagePart]:
+        return {m.stage: m.part for m in self.posted if isinstance(m, Acknowledge) and m.snapshot == snapshot}
+
+    def declined(self, snapshot: int) -> list[str]:
+        return [m.stage for m in self.posted if isinstance(m, Decline) and m.snapshot == snapshot]
+
+    def rows_in(self, channel: str, upto: int) -> int:
+        return sum(c.rows for c in self.channels[channel].log.commits(0, upto))
+
+    def check(self, snapshot: int) -> None:
+        """Law 1 from rows alone, and the ranges in flight."""
+        parts = self.parts(snapshot)
+        assert parts.keys() == self.stages.keys(), f"snapshot {snapshot} lacks {self.stages.keys() - parts.keys()}"
+        for uid, part in parts.items():
+            state = self.stages[uid].rows[part.record.batch or 0 if part.record.batch is None else part.record.batch]
+            if part.barrier is not None:
+                written = self.rows_in(uid, part.barrier)
+                assert written == state, f"{uid} had read {state} rows, but {written} are before its barrier"
+            read = 0
+            for producer in self.reads[uid]:
+                flight = part.in_flight[NodeId(producer)]
+                barrier = parts[producer].barrier
+                assert barrier is not None
+                position = part.record.inputs[NodeId(producer)]  # type: ignore[index]
+                assert (flight.after, flight.through) == (position, barrier)
+                assert flight.rows == self.rows_in(producer, barrier) - self.rows_in(producer, position)
+                read += self.rows_in(producer, position)
+            if self.reads[uid]:
+                assert read == state, f"{uid} has {state} rows in its state, but its positions say {read}"
