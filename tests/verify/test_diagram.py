@@ -525,6 +525,16 @@ def test_of_very_many_nodes_those_with_wrong_messages_are_shown() -> None:
     assert "Left out: 36 of 60 nodes with their messages." in picture.texts
 
 
+def test_the_sentence_of_a_snapshot_counts_what_nodes_that_are_left_out_hold_too() -> None:
+    names = [f"n{i}" for i in range(60)]
+    run = Run(*names, channels=[*((f"n{i}", f"n{i + 1}") for i in range(59))])
+    for i in range(59):
+        run.send(f"n{i}", f"n{i + 1}")
+    run.record(*names)
+    run.complete(*((f"n{i}-n{i + 1}", 1, 5) for i in range(59)))
+    assert "Snapshot 1 is a consistent cut, with 59 messages in flight." in run.picture.texts
+
+
 def test_a_journal_without_events_is_a_picture_of_idle_lines() -> None:
     picture = Run("a", "b").picture
     assert picture.line_of("a") < picture.line_of("b")

@@ -291,7 +291,7 @@ class _Drawing:
     def _document(self) -> str:
         page, width = Canvas(), self.plan.width
         y = self.plan.ground + 26
-        y = captions(page, self.layout, self.plan.colours, Spot(16, y), width - 32)
+        y = captions(page, self.layout.cuts, self.run.arrows, self.plan.colours, Spot(16, y), width - 32)
         height = self.legend.draw(page, Spot(16, y + 6), width - 32) + 14
         ground = Canvas()
         ground.box(Box(0, 0, width, height), f'fill="{GROUND}"')

@@ -55,12 +55,19 @@ def notes(layout: Layout, nodes: int) -> list[str]:
     return said
 
 
-def captions(canvas: Canvas, layout: Layout, colours: Mapping[SnapshotId, str], corner: Spot, width: float) -> float:
-    """Writes a caption for each cut from `corner` down; gives back where it ended."""
+def captions(
+    canvas: Canvas,
+    cuts: tuple[CutLine, ...],
+    arrows: tuple[Arrow, ...],
+    colours: Mapping[SnapshotId, str],
+    corner: Spot,
+    width: float,
+) -> float:
+    """A caption for each cut from `corner` down; `arrows` are all of the run's. Gives back where it ended."""
     y = corner.y
-    for cut in layout.cuts:
+    for cut in cuts:
         tint = colours[cut.snapshot]
-        sentences = _caption(cut, layout.arrows)
+        sentences = _caption(cut, arrows)
         canvas.box(Box(corner.x, y - 9, corner.x + 10, y + 1), f'fill="{tint}" rx="2"')
         for text, ink in sentences:
             for line in wrap(text, _SIZE, width - 18):
