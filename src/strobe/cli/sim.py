@@ -15,10 +15,10 @@ from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.runner import SimConfig, SimResult, run, workload_of
-from strobe.hosts.sim.workloads import WORKLOADS, Workload, workload
+from strobe.hosts.sim.workloads import WORKLOADS
 from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.ids import NodeId
-from strobe.verify.journal import Header, Journal, read_journal
+from strobe.verify.journal import Journal, read_journal
 
 __all__ = ["sim"]
 
@@ -186,19 +186,12 @@ def verify_command(journal: str, svg: str | None, proof: bool, session: Session)
     return 0 if judgement.ok else 1
 
 
-def _workload(header: Header) -> Workload:
-    """What ran: a journal of `run` tells its whole configuration, one of `explore` only workload and nodes."""
-    if header.host == "sim" and "sim" not in header.params:
-        params = dict(header.params)
-        nodes = params.pop("nodes", None)
-        return workload(header.workload, nodes, params)
-    return workload_of(header)
-
-
 def _judge(journal: Journal, proof: bool) -> tuple[Judgement, str | None]:
     """With the workload that the journal names, if there is one here; else why not."""
+    if journal.header.host != "sim":
+        return judge(journal, None, None), f"its application belongs to the {journal.header.host} host."
     try:
-        load = _workload(journal.header)
+        load = workload_of(journal.header)
     except StrobeError as error:
         return judge(journal, None, None), error.what
     if not proof:
