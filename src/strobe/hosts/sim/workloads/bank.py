@@ -3,8 +3,8 @@
 Each node is a branch with a balance. By itself it sends some of its money to another branch; a branch that receives
 money adds it. A branch never sends more than it has.
 
-Invariant: the balances and the money in flight add up to what there was at the beginning. At the end nothing is in
-flight, so the balances alone do.
+Invariant: the balances and the money in flight add up to what there was at the beginning. At the end all
+transfers are made and nothing is in flight, so the balances alone do.
 
 Parameters: `transfers` for each branch, the opening `balance`, the `most` that is sent at once, and the `graph`
 (complete, ring, line, random, anything) with `channels` and `graph_seed` for the random ones.
@@ -84,6 +84,9 @@ class Bank(Workload):
         return self._compare(at_rest, in_flight)
 
     def check_end(self, states: Mapping[NodeId, Json]) -> str | None:
+        for node, state in states.items():
+            if state["left"] and self._outputs[node]:
+                return f"{node} has {state['left']} transfers left to make."
         return self._compare(sum(state["balance"] for state in states.values()), 0)
 
     def _compare(self, at_rest: int, in_flight: int) -> str | None:

@@ -6,8 +6,10 @@ is in use makes others wait in line. If all take their own fork at once, all wai
 the last philosopher asks for the right fork first, and there is none.
 
 Invariant: each fork is in exactly one place (with its keeper, with the left neighbour, or in flight between the two),
-and whoever eats has two. `deadlock(cut)` finds a cycle in the wait-for graph. Deadlock is stable: a consistent snapshot
-that shows one proves that the system is stuck now; an inconsistent one can show a phantom.
+whoever eats has two, and whoever waits for the right fork has asked for it once.
+
+`deadlock(cut)` finds a cycle in the wait-for graph. Deadlock is stable: a consistent snapshot that shows one proves
+that the system is stuck now; an inconsistent one can show a phantom.
 """
 
 from __future__ import annotations
@@ -127,7 +129,16 @@ class Philosophers(Workload):
             places += ["on its way back" for m in cut.channels.get(self._right[left].id, ()) if m.payload == "return"]
             if len(places) != 1:
                 return f"The fork of {node} is in {len(places)} places: {', '.join(places) or 'nowhere'}."
+            asked = state["line"].count("left") + places.count("on its way out")
+            asked += sum(m.payload == "request" for m in cut.channels.get(self._right[left].id, ()))
+            wanted = self._has_asked(left, cut.states[left])
+            if asked != wanted:
+                return f"{left} has asked {int(wanted)} times for the fork of {node}, but {asked} requests are known."
         return None
+
+    def _has_asked(self, node: NodeId, state: Json) -> bool:
+        """Whether the philosopher waits for the right fork."""
+        return state["mood"] == "hungry" and not state["right"] and (state["fork"] == "me" or self._right_first(node))
 
     def check_end(self, states: Mapping[NodeId, Json]) -> str | None:
         cut = Cut(SnapshotId(0), states, {})
