@@ -1,6 +1,6 @@
 """A system of 1,000 nodes and 10,000 channels takes snapshots: exactly one marker for each channel and snapshot.
 
-    .venv/bin/python bench/sim_scale.py [--nodes N] [--channels C] [--snapshots K] [--protocol P]
+    .venv/bin/python bench/sim_scale.py [--nodes N] [--channels C] [--snapshots K] [--protocol P] [--quick]
 
 The graph is random and strongly connected, parallel channels included. Every snapshot is checked against law 1 by the
 host and against the workload's invariant; the markers are counted channel by channel.
@@ -25,7 +25,10 @@ def main() -> int:
     parser.add_argument(
         "--protocol", choices=[n for n, s in PROTOCOLS.items() if s.is_correct], default="chandy-lamport"
     )
+    parser.add_argument("--quick", action="store_true", help="one snapshot, two transfers for each node")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.snapshots, arguments.transfers = 1, 2
     config = SimConfig(
         "bank",
         {"transfers": arguments.transfers, "graph": "random", "channels": arguments.channels},
