@@ -1,6 +1,6 @@
 """How many simulated events a second on one core, with the journal off.
 
-    .venv/bin/python bench/sim_throughput.py [--events N] [--repeat R] [--protocol P] [--least EVENTS_PER_SECOND] [--quick]
+    .venv/bin/python bench/sim_throughput.py [--events N] [--repeat R] [--protocol P] [--least RATE] [--quick]
 
 Events are sends, receipts, internal actions, records and markers, as a journal would list them. Every message goes
 through the protocol machine's `step`, snapshot or not. CPU time is what counts: other work on the machine does not
