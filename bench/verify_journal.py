@@ -1,6 +1,6 @@
 """How long the verifier takes for a journal: read it, check every snapshot in it, prove one of them.
 
-    python bench/verify_journal.py [--events 1000000] [--nodes 10] [--snapshots 8] [--order fifo] [--keep FILE]
+    python bench/verify_journal.py [--quick] [--events 1000000] [--nodes 10] [--snapshots 8] [--order fifo] [--keep FILE]
 
 The journal is that of a simulated bank on a complete graph, written to disk first; only what follows is timed, each
 part by itself, in seconds of one core (other load on the machine does not count).
@@ -35,7 +35,10 @@ def main() -> int:
     arguments.add_argument("--order", choices=["fifo", "reorder"], default="fifo")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--keep", type=Path, help="leave the journal in this file")
+    arguments.add_argument("--quick", action="store_true", help="fifty thousand events, whatever --events says")
     args = arguments.parse_args()
+    if args.quick:
+        args.events = 50_000
     with tempfile.TemporaryDirectory() as directory:
         path = args.keep or Path(directory) / "run.journal"
         write(path, args)

@@ -145,3 +145,9 @@ def test_make_lists_every_command() -> None:
 def test_the_full_check_can_be_run() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+
+
+def test_every_benchmark_has_quick_settings() -> None:
+    """`make bench` runs each file in bench/ with --quick; a name that begins with _ is shared code."""
+    files = [path for path in (ROOT / "bench").glob("*.py") if not path.name.startswith("_")]
+    assert not [path.name for path in files if "--quick" not in path.read_text(encoding="utf-8")]
