@@ -1,6 +1,7 @@
 """How long the verifier takes for a journal: read it, check every snapshot in it, prove one of them.
 
-    python bench/verify_journal.py [--quick] [--events 1000000] [--nodes 10] [--snapshots 8] [--order fifo] [--keep FILE]
+    python bench/verify_journal.py [--quick] [--events 1000000] [--nodes 10] [--snapshots 8] [--order fifo]
+                                   [--keep FILE]
 
 The journal is that of a simulated bank on a complete graph, written to disk first; only what follows is timed, each
 part by itself, in seconds of one core (other load on the machine does not count).
