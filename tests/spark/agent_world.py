@@ -1,9 +1,9 @@
 """Agents without Spark: real agents, machines, channels and offset logs; only the queries are played.
 
-A played query does what Spark does, in the order in which Spark does it: ask every reader how far, log the offsets, run the
-batch, commit. One row in gives one row out, so a stage's state is simply how many rows it has read, and a cut can be
-checked against an account that knows nothing of barriers: what a producer had written before its barrier must be what it
-had read when it recorded.
+A played query does what Spark does, in the order in which Spark does it: ask every reader how far, log the offsets, run
+the batch, commit. One row in gives one row out, so a stage's state is simply how many rows it has read, and a cut can
+be checked against an account that knows nothing of barriers: what a producer had written before its barrier must be
+what it had read when it recorded.
 """
 
 from __future__ import annotations

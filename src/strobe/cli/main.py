@@ -35,6 +35,14 @@ class Lazy:
 
 
 COMMANDS: Final[Mapping[str, Lazy]] = {
+    "run": Lazy("strobe.cli.run:run_command", "Run a pipeline, or resume it."),
+    "list": Lazy("strobe.cli.jobs:list_command", "List the jobs of this home directory."),
+    "status": Lazy("strobe.cli.jobs:status_command", "Show a job: its stages, its checkpoints."),
+    "checkpoints": Lazy("strobe.cli.jobs:checkpoints_command", "Show a job's checkpoints."),
+    "checkpoint": Lazy("strobe.cli.jobs:checkpoint_command", "Take a checkpoint now."),
+    "cancel": Lazy("strobe.cli.jobs:cancel_command", "End a job."),
+    "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
+    "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),
     "sim": Lazy("strobe.cli.sim:sim", "Run, explore and verify simulated systems."),
 }
 

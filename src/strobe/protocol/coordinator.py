@@ -76,7 +76,7 @@ class Coordinator:
         next_snapshot: int = 1,
         retained: Iterable[SnapshotId] = (),
     ) -> None:
-        """`next_snapshot` is above every id ever used in this job; `retained` are complete checkpoints, oldest first."""
+        """`next_snapshot` is above every id ever used in this job; `retained`: complete checkpoints, oldest first."""
         self.settings = settings
         self._upstream = {node: frozenset(feeders) for node, feeders in upstream.items()}
         for node, feeders in self._upstream.items():

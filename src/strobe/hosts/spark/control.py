@@ -42,11 +42,23 @@ class ControlServer:
         token_file.unlink(missing_ok=True)
         with os.fdopen(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(self.token)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self.token, actions))
+        self._idle = threading.Condition()
+        self._busy = 0
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, actions))
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
         self._thread.start()
+
+    def drain(self, patience: float) -> None:
+        """Wait until everybody who asked has their answer."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._busy == 0, patience)
+
+    def count(self, change: int) -> None:
+        with self._idle:
+            self._busy += change
+            self._idle.notify_all()
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -54,20 +66,27 @@ class ControlServer:
         self._thread.join()
 
 
-def _handler(token: str, actions: dict[tuple[str, str], Action]) -> type[BaseHTTPRequestHandler]:
+def _handler(server: ControlServer, actions: dict[tuple[str, str], Action]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._answer("GET")
+            self._serve("GET")
 
         def do_POST(self) -> None:
-            self._answer("POST")
+            self._serve("POST")
+
+        def _serve(self, method: str) -> None:
+            server.count(+1)
+            try:
+                self._answer(method)
+            finally:
+                server.count(-1)
 
         def log_message(self, format: str, *args: Any) -> None:
             _log.debug(format, *args)
 
         def _answer(self, method: str) -> None:
             given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), token.encode()):
+            if not hmac.compare_digest(given.encode(), server.token.encode()):
                 return self._send(401, {"error": "The token does not fit."})
             action = actions.get((method, self.path))
             if action is None:

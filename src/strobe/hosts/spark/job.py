@@ -49,6 +49,7 @@ _log = logging.getLogger("strobe.job")
 DEFAULT_MASTER = "local[*]"
 DEFAULT_PARTITIONS = 2
 _REST_POLL = 0.1
+_GOODBYE = 2.0  # seconds for the last answers of the control API
 
 
 def default_home() -> str:
@@ -187,7 +188,11 @@ class Job:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the job is over. False if it still runs when the time is up."""
-        return self._over.wait(timeout)
+        if not self._over.wait(timeout):
+            return False
+        if hasattr(self, "_control"):
+            self._control.drain(_GOODBYE)
+        return True
 
     def checkpoint(self, timeout: float | None = None) -> SnapshotId:
         """Take a checkpoint now; returns its id when it is complete."""
@@ -244,9 +249,8 @@ class Job:
             return next(progress_json(p) for p in self._coordinator.history if p.snapshot == snapshot)
 
         def cancel(_: dict[str, Any]) -> dict[str, Any]:
-            self._check_running()
-            threading.Thread(target=self.cancel, name="cancel", daemon=True).start()
-            return {"job": self.name, "state": "canceling"}
+            self.cancel()
+            return {"job": self.name, "state": self.state.value}
 
         return {
             ("GET", "/v1/status"): lambda _: status_json(self.status()),

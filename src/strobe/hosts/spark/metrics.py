@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from strobe.hosts.spark.coordinator_host import Progress
+from strobe.protocol.coordination import Kind
 
-__all__ = ["JobStatus", "StageStatus", "progress_json", "status_json"]
+__all__ = ["JobStatus", "StageStatus", "progress_from_json", "progress_json", "stage_from_json", "status_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,14 @@ class JobStatus:
 
 def progress_json(progress: Progress) -> dict[str, Any]:
     return {**asdict(progress), "kind": progress.kind.value}
+
+
+def progress_from_json(value: Mapping[str, Any]) -> Progress:
+    return Progress(**{**value, "kind": Kind(value["kind"])})
+
+
+def stage_from_json(value: Mapping[str, Any]) -> StageStatus:
+    return StageStatus(**value)
 
 
 def status_json(status: JobStatus) -> dict[str, Any]:

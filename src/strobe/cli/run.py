@@ -1,0 +1,109 @@
+"""`strobe run`: start a pipeline, or resume it, and show it at work."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from strobe.cli.live_view import LiveView, PlainView
+from strobe.cli.output import Command, Session, common_options
+from strobe.hosts.spark.job import Job, JobState, start_job
+from strobe.hosts.spark.loading import load_pipeline
+from strobe.hosts.spark.metrics import status_json
+from strobe.model.errors import Failed
+
+__all__ = ["run_command"]
+
+
+@click.command(
+    "run",
+    cls=Command,
+    examples=(
+        ("strobe run pipeline.py", "run the pipeline that the file declares, or resume it"),
+        ("strobe run pipelines.py:ledger", "one of several"),
+        ("strobe run pipeline.py --master spark://127.0.0.1:7077", "on a Spark cluster"),
+    ),
+)
+@click.argument("target", metavar="FILE[:NAME]")
+@click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
+@click.option("--verbose", "-v", is_flag=True, help="Show what the job logs, not only warnings.")
+@common_options
+def run_command(target: str, master: str | None, verbose: bool, session: Session) -> int:
+    """Run a pipeline until it ends, or until it is interrupted.
+
+    The same command resumes it: after an interrupt, after a crash, after a kill. Nothing is lost and nothing is done
+    twice.
+    """
+    pipeline = load_pipeline(target)
+    logs = _log_to(session.home, pipeline.name, verbose=verbose, quiet=session.json)
+    if not session.json:
+        session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
+    job = start_job(pipeline, home=str(session.home), master=master)
+    _stop_on_signals(job)
+    view = None
+    if not session.json:
+        view = LiveView(session.console, job) if session.console.is_terminal else PlainView(session.say, job)
+        logs.route_through(view)
+        with view:
+            job.wait()
+    else:
+        job.wait()
+    status = job.status()
+    if session.json:
+        session.answer(status_json(status))
+    elif view is not None:
+        view.farewell(status)
+    if job.state is JobState.FAILED:
+        raise Failed(
+            f"Job {job.name!r} failed: {job.error}",
+            untouched="Its checkpoints, channels and sinks are intact.",
+            next="Mend the cause and run the same command: it resumes where it was. "
+            f"Logs: {session.home / 'jobs' / job.name / 'logs'}",
+        )
+    return 0
+
+
+def _stop_on_signals(job: Job) -> None:
+    """An interrupt ends the job between two batches; a second one ends the process."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        threading.Thread(target=job.stop, name="stop", daemon=True).start()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, stop)
+
+
+class _log_to:
+    """The log file of the job gets everything; the terminal gets warnings, above the live view if there is one."""
+
+    def __init__(self, home: Path, job: str, *, verbose: bool, quiet: bool) -> None:
+        logger = logging.getLogger("strobe")
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        self._shown = logging.StreamHandler(sys.stderr)
+        self._shown.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
+        self._shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        logger.addHandler(self._shown)
+        path = home / "jobs" / job / "logs" / "driver.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = logging.FileHandler(path)
+        except OSError as error:
+            raise Failed(
+                f"The home directory {home} cannot be used: {error.strerror or error}.",
+                untouched="Nothing was started.",
+                next="Choose another with --home, or make it writable.",
+            ) from error
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(file)
+
+    def route_through(self, view: LiveView | PlainView) -> None:
+        self._shown.emit = lambda record: view.note(self._shown.format(record))  # type: ignore[method-assign]

@@ -1,0 +1,161 @@
+"""`strobe inspect` and `strobe verify`: snapshots, without the job that took them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.table import Table
+
+from strobe.cli.live_view import human_bytes, human_ms
+from strobe.cli.output import Command, Session, common_options
+from strobe.store.codec import root_of
+from strobe.store.consistency import check_manifest
+from strobe.store.locate import Located, locate
+from strobe.store.manifest import Manifest
+
+__all__ = ["inspect_command", "verify_command"]
+
+
+@click.command(
+    "inspect",
+    cls=Command,
+    examples=(
+        ("strobe inspect ledger", "the newest checkpoint of job ledger"),
+        ("strobe inspect ledger/12", "checkpoint 12"),
+        ("strobe inspect .strobe/jobs/ledger/snapshots/chk-000012", "by its directory"),
+    ),
+)
+@click.argument("snapshot")
+@common_options
+def inspect_command(snapshot: str, session: Session) -> None:
+    """Show what a snapshot holds: stages, positions, sizes, what is in flight."""
+    found = locate(snapshot, session.home)
+    manifest = found.load()
+    if session.json:
+        session.answer(_as_json(found, manifest))
+        return
+    session.say(
+        (f"{manifest.kind.value} {manifest.snapshot}", "bold"), f" of job {manifest.job}, {manifest.mode}, "
+        f"timeline {manifest.timeline}, incarnation {manifest.incarnation}",
+    )  # fmt: skip
+    session.say(f"started {manifest.started}, complete {manifest.completed}")
+    session.say(f"root {root_of(manifest)}")
+    session.say(f"at   {found.where}")
+    session.console.print(_stages(manifest))
+    if manifest.channels:
+        session.console.print(_channels(manifest))
+    for name, prepared in manifest.sinks.items():
+        for item in prepared:
+            session.say(f"sink {name}: {item.data}")
+
+
+@click.command(
+    "verify",
+    cls=Command,
+    examples=(
+        ("strobe verify ledger", "the newest checkpoint: every byte, and law 1"),
+        ("strobe verify ledger/12 --root 5f2c…", "and that it is the one whose root was noted"),
+    ),
+)
+@click.argument("snapshot")
+@click.option("--root", metavar="HASH", help="The Merkle root that the snapshot must have.")
+@common_options
+def verify_command(snapshot: str, root: str | None, session: Session) -> int:
+    """Check every byte of a snapshot, and that it is a consistent cut."""
+    found = locate(snapshot, session.home)
+    problems = found.store.verify(found.snapshot, root)
+    harmful = [p for p in problems if p.harmful]
+    violations = () if harmful else check_manifest(found.load())
+    sentences = [*map(str, harmful), *(v.sentence for v in violations)]
+    if session.json:
+        session.answer(
+            {
+                "snapshot": found.snapshot,
+                "where": str(found.where),
+                "sound": not sentences,
+                "problems": sentences,
+                "notes": [str(p) for p in problems if not p.harmful],
+                **({} if harmful else _checked(found.load())),
+            }
+        )
+        return 1 if sentences else 0
+    for sentence in sentences:
+        session.say(("✗ ", "red"), sentence)
+    for note in (p for p in problems if not p.harmful):
+        session.say(("· ", "yellow"), str(note))
+    if sentences:
+        session.say(f"snapshot {found.snapshot} is not sound; nothing was changed. Restore another one.")
+        return 1
+    checked = _checked(found.load())
+    session.say(
+        ("✓ ", "green"), f"snapshot {found.snapshot}: {checked['files']:,} files, "
+        f"{human_bytes(checked['bytes'])}, every byte as written; a consistent cut",
+    )  # fmt: skip
+    session.say(f"  root {checked['root']}")
+    return 0
+
+
+def _checked(manifest: Manifest) -> dict[str, Any]:
+    return {"root": root_of(manifest), "files": sum(1 for _ in manifest.blobs()), "bytes": manifest.bytes_total}
+
+
+def _stages(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage" if manifest.host == "spark" else "node")
+    for name in ("batch", "partitions", "state rows", "files", "size", "new", "alignment", "sync", "async"):
+        table.add_column(name, justify="right")
+    for uid, node in manifest.nodes.items():
+        table.add_row(
+            uid,
+            "–" if node.batch is None or node.batch < 0 else str(node.batch),
+            "–" if node.partitions is None else str(node.partitions),
+            "–" if node.state_rows is None else f"{node.state_rows:,}",
+            str(len(node.files)),
+            human_bytes(node.bytes_total),
+            human_bytes(node.bytes_new),
+            human_ms(node.alignment_ms),
+            f"{node.sync_ms:.1f} ms",
+            human_ms(node.async_ms),
+        )
+    return table
+
+
+def _channels(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("channel")
+    for name in ("barrier at", "read by", "read up to", "in flight (rows)"):
+        table.add_column(name, justify="right")
+    for name, channel in manifest.channels.items():
+        for consumer, flight in channel.in_flight.items():
+            table.add_row(name, str(channel.barrier), consumer, str(flight.after), f"{flight.rows or 0:,}")
+    return table
+
+
+def _as_json(found: Located, manifest: Manifest) -> dict[str, object]:
+    return {
+        "snapshot": manifest.snapshot,
+        "kind": manifest.kind.value,
+        "job": manifest.job,
+        "where": str(found.where),
+        "mode": manifest.mode,
+        "timeline": manifest.timeline,
+        "incarnation": manifest.incarnation,
+        "started": manifest.started,
+        "completed": manifest.completed,
+        "root": root_of(manifest),
+        "stages": {uid: {**asdict(node), "files": len(node.files)} for uid, node in manifest.nodes.items()},
+        "channels": {
+            name: {
+                "producer": channel.producer,
+                "barrier": channel.barrier,
+                "in_flight": {node: asdict(flight) for node, flight in channel.in_flight.items()},
+            }
+            for name, channel in manifest.channels.items()
+        },
+        "sinks": {name: [asdict(p) for p in prepared] for name, prepared in manifest.sinks.items()},
+        "bytes_new": manifest.bytes_new,
+        "bytes_total": manifest.bytes_total,
+        "rows_in_flight": manifest.rows_in_flight,
+    }
