@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,7 +141,7 @@ def test_a_file_that_changes_while_it_is_copied_fails_the_upload(
 def test_a_manifest_whose_blob_is_not_in_the_store_is_refused(store: SnapshotStore) -> None:
     with store.begin(SnapshotId(1)) as session:
         ref = session.put_blob(b"there").ref
-        with pytest.raises(Failed, match="state/7 of stage balances is not in the store"):
+        with pytest.raises(Failed, match="state/7 of stage balances is not durable in the store"):
             session.complete(manifest(1, {"state/1": ref, "state/7": BlobRef("ab" * 32, 5)}))
     assert store.list() == ()
 
@@ -155,12 +156,28 @@ def test_blobs_of_an_earlier_snapshot_may_be_named_without_being_put(
     assert next_process.verify(SnapshotId(2)) == ()
 
 
+def test_a_blob_that_is_merely_there_is_not_built_upon(store: SnapshotStore, objects: ObjectStore) -> None:
+    """Somebody may have died, or be waiting, before it was durable: only putting it makes sure."""
+    ref = BlobRef(hashlib.sha256(b"left").hexdigest(), 4)
+    objects.put(LAYOUT.blob(ref.sha256), b"left")
+    with (
+        store.begin(SnapshotId(1)) as session,
+        pytest.raises(Failed, match="a of stage balances is not durable in the store"),
+    ):
+        session.complete(manifest(1, {"a": ref}))
+    take(store, 2, {"a": b"left"})
+    assert store.verify(SnapshotId(2)) == ()
+
+
 def test_a_blob_of_the_right_name_and_the_wrong_size_is_not_taken_for_it(
     store: SnapshotStore, objects: ObjectStore
 ) -> None:
     files = take(store, 1, {"a": b"whole"}).nodes[BALANCES].files
     objects.put(LAYOUT.blob(files["a"].sha256), b"who")
-    with store.begin(SnapshotId(2)) as session, pytest.raises(Failed, match="a of stage balances is not in the store"):
+    with (
+        store.begin(SnapshotId(2)) as session,
+        pytest.raises(Failed, match="a of stage balances is not durable in the store"),
+    ):
         session.complete(manifest(2, files))
     take(store, 3, {"a": b"whole"})  # and putting it repairs it
     assert store.verify(SnapshotId(1)) == ()

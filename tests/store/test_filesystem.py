@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import pytest
 from strobe.model.errors import Failed
 from strobe.store.base import AlreadyThere
 from strobe.store.filesystem import FilesystemStore
+from strobe.store.scratch import Scratch
 
 # ── durable before visible ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,6 +134,27 @@ def test_a_directory_that_was_removed_and_made_again_is_made_durable_again(power
     assert not power.lost_names
 
 
+def test_a_directory_that_vanished_while_it_was_being_synced_is_not_taken_for_durable(
+    power: PowerLoss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FilesystemStore(power.root)
+    store.put("b", b"x")
+    sync = os.fsync
+
+    def delete_first(file: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}") == str(power.root / "a"):
+            monkeypatch.setattr(os, "fsync", sync)
+            store.delete("a/b")
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", delete_first)
+    store.put("a/b", b"deleted before its put returned")
+    assert store.size("a/b") is None
+    store.put("a/b", b"x")
+    assert store.get("a/b") == b"x"
+    assert not power.lost_names
+
+
 def test_a_delete_is_durable(power: PowerLoss) -> None:
     store = FilesystemStore(power.root)
     store.put("a/b/c", b"x")
@@ -186,6 +210,24 @@ def test_what_a_killed_writer_left_is_removed_and_what_a_live_one_writes_is_not(
     assert list((tmp_path / ".tmp").iterdir()) == []
 
 
+def test_a_writer_whose_new_directory_was_taken_for_stale_makes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making its directory and locking it there is a moment in which somebody who cleans may remove it."""
+    lock, taken = fcntl.flock, list[Path]()
+
+    def too_late(file: int, how: int) -> None:
+        if not taken:
+            taken.append(Path(os.readlink(f"/proc/self/fd/{file}")).parent)
+            shutil.rmtree(taken[0])
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    scratch = Scratch(tmp_path)
+    assert scratch.path != taken[0]
+    assert scratch.path.is_dir()
+
+
 def test_a_closed_store_reads_and_does_not_write(tmp_path: Path) -> None:
     store = FilesystemStore(tmp_path)
     store.put("a", b"x")
@@ -196,24 +238,6 @@ def test_a_closed_store_reads_and_does_not_write(tmp_path: Path) -> None:
 
 
 # ── what the disk refuses ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    mount = tmp_path / "tiny"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "strobe-test", str(mount)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if mounted.returncode:
-        pytest.skip(f"no small file system can be mounted: {mounted.stderr.strip()}")
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def put_contents(store: FilesystemStore, contents: list[bytes]) -> None:

@@ -220,8 +220,8 @@ class Session:
         if not self._pin_durable(ref):
             key = self._place.layout.blob(ref.sha256)
             raise Failed(
-                f"Snapshot {self.snapshot} cannot be completed: {owner(manifest, path)} is not in the store as "
-                f"{self._place.objects.describe(key)} with {ref.size:,} bytes.",
+                f"Snapshot {self.snapshot} cannot be completed: {owner(manifest, path)} is not durable in the store, "
+                f"as {self._place.objects.describe(key)} with {ref.size:,} bytes.",
                 untouched="The snapshot does not exist; earlier ones are untouched.",
                 next="Take another snapshot.",
             )
