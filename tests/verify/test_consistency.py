@@ -337,6 +337,18 @@ def test_a_snapshot_id_that_is_used_again_after_a_restart_belongs_to_the_new_inc
     assert report.unfinished == (1,)  # that of the first incarnation
 
 
+def test_a_snapshot_id_that_is_used_again_does_not_reach_back_into_the_old_incarnation() -> None:
+    again = cut({A: 90, B: 110})
+    run = journal(
+        *BEFORE, Restarted(Incarnation(2), cut({A: 100, B: 100}, snapshot=0)),
+        *pay(A, 2, AB, 2), get(B, 1, AB, 2), record(A, 2, 1), record(B, 1, 1), Completed(again),
+    )  # fmt: skip
+    report = check_journal(run)
+    assert report.ok, report.sentence
+    assert [c.incarnation for c in report.snapshots] == [1, 2]
+    assert check_cut(run, FLIGHT) == check_cut(run, again) == ()
+
+
 def test_a_line_of_completion_that_stands_behind_the_restart_belongs_to_its_records() -> None:
     run = journal(*BEFORE[:-1], Restarted(Incarnation(2), cut({A: 100, B: 100}, snapshot=0)), Completed(FLIGHT))
     report = check_journal(run)

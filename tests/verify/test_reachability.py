@@ -219,6 +219,18 @@ def test_a_message_delivered_twice_without_a_reason_is_found() -> None:
     assert "it was delivered before" in refuted(run, cut({A: 90, B: 120}))
 
 
+def test_a_message_delivered_more_often_than_the_channel_says_is_found_behind_the_cut_too() -> None:
+    events: tuple[Event, ...] = (
+        record(A, 0), record(B, 0), *pay(A, 1, AB, 1), get(B, 1, AB, 1), get(B, 2, AB, 1)
+    )  # fmt: skip
+    untouched = cut({A: 100, B: 100})
+    assert "step 2 of b receives message 1 on a→b, but the channel does not hold it any more" in refuted(
+        journal(*events), untouched
+    )
+    assert prove(journal(Duplicated(AB, 1), *events), untouched, BANK).holds
+    assert "step 3 of b" in refuted(journal(Duplicated(AB, 1), *events, get(B, 3, AB, 1)), untouched)
+
+
 def test_a_proof_can_be_written_as_json() -> None:
     found = prove(CONCURRENT, CONCURRENT_CUT, BANK).to_json()
     assert (found["holds"], found["order"][0], found["cut"]) == (True, ["b", 1], 2)

@@ -110,7 +110,7 @@ class Report:
 def check_cut(journal: Journal | History, cut: Cut) -> tuple[Violation, ...]:
     """Law 1 for one snapshot, against a journal whose run is right otherwise (`check_journal` checks that too)."""
     history = journal if isinstance(journal, History) else History(journal)
-    return tuple(_Cuts(history).check(cut, history.epoch_of(cut.snapshot)))
+    return tuple(_Cuts(history).check(cut, history.epoch_of(cut)))
 
 
 def check_journal(journal: Journal | History) -> Report:

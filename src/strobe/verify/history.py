@@ -104,17 +104,22 @@ class History:
                     sends[channel], receives[channel] = [], []
                 self.epochs.append(epoch)
 
-    def epoch_of(self, snapshot: SnapshotId, at_most: int | None = None) -> Epoch | None:
-        """The epoch that holds the snapshot's records, the latest one if an id was used again after a restart."""
-        last = len(self.epochs) - 1 if at_most is None else at_most
-        return next((e for e in reversed(self.epochs[: last + 1]) if snapshot in e.records), None)
+    def epoch_of(self, cut: Cut) -> Epoch | None:
+        """The epoch that holds the cut's records. If the id was used again after a restart, the journal's own line
+        for this very cut decides; without one it is the latest."""
+        epochs = [e for e in self.epochs if cut.snapshot in e.records]
+        if len(epochs) > 1:
+            return next((epoch for _, known, epoch in self.cuts() if known == cut), epochs[-1])
+        return epochs[0] if epochs else None
 
     def cuts(self) -> Iterator[tuple[int, Cut, Epoch | None]]:
         """Every completed snapshot: the position of its line, the cut, and the epoch of its records."""
         for position, index in self.completed:
             event = self.events[position]
             assert isinstance(event, Completed)
-            yield position, event.cut, self.epoch_of(event.cut.snapshot, index)
+            # A merged journal may have the line behind a restart, but never ahead of the records.
+            upto = reversed(self.epochs[: index + 1])
+            yield position, event.cut, next((e for e in upto if event.cut.snapshot in e.records), None)
 
     def sender(self, epoch: Epoch, channel: ChannelId) -> Mapping[int, int]:
         """By seq: the position where the message was sent in this epoch; -1 if it was in flight when it began."""

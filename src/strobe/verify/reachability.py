@@ -73,7 +73,7 @@ class _Step:
 
 def prove(journal: Journal | History, cut: Cut, app: Application) -> Proof:
     history = journal if isinstance(journal, History) else History(journal)
-    epoch = history.epoch_of(cut.snapshot)
+    epoch = history.epoch_of(cut)
     missing = [n for n in history.graph.nodes if epoch is None or n not in epoch.records[cut.snapshot]]
     if epoch is None or missing:
         return _failed(cut, f"{', '.join(missing)} never recorded for it, so there is no cut to reach", (), 0)
