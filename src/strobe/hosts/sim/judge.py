@@ -32,6 +32,7 @@ class Kind(StrEnum):
     PROTOCOL = "protocol"
     MARKERS = "markers"
     LIVENESS = "liveness"
+    VERIFIER = "verifier"  # what only the verifier says, from the journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,17 @@ class Failure:
 
 
 class Judge:
-    def __init__(self, workload: Workload, spec: ProtocolSpec) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        spec: ProtocolSpec,
+        aborts: frozenset[SnapshotId] = frozenset(),
+        missed: frozenset[SnapshotId] = frozenset(),
+    ) -> None:
+        """`aborts` are the snapshots that may be given up, `missed` those that cannot complete; any other must."""
         self._workload = workload
+        self._aborts = aborts | missed
+        self._missed = missed
         self._one_marker = spec.machine is ChandyLamport
         self._cuts: dict[object, tuple[Failure, ...]] = {}
 
@@ -77,6 +87,9 @@ class Judge:
     def refused(self, error: ProtocolError) -> Failure:
         return Failure(Kind.PROTOCOL, f"{type(error).__name__}: {error.what}")
 
+    def restless(self, choices: int) -> Failure:
+        return Failure(Kind.LIVENESS, f"the run has not come to its end after {choices} choices.")
+
     def _complete(self, complete: Finished) -> tuple[Failure, ...]:
         key = complete.key()
         known = self._cuts.get(key)
@@ -103,10 +116,13 @@ class Judge:
                 )
 
     def _rest(self, world: World) -> Iterator[Failure]:
-        for snapshot in sorted({*world.started, *(s for s, _ in world.plan)}):
+        for snapshot in sorted({*world.started, *(s for s, _ in world.plan)} - self._missed):
             yield Failure(
                 Kind.LIVENESS, f"snapshot {snapshot} never completed, although the run came to its end.", snapshot
             )
+        for snapshot, why in world.aborted.items():
+            if snapshot not in self._aborts:
+                yield Failure(Kind.LIVENESS, f"snapshot {snapshot} was given up: {why}.", snapshot)
         for wire in world.wires.values():
             if wire.queue:
                 left = f"{len(wire.queue)} item{'s' if len(wire.queue) > 1 else ''}"

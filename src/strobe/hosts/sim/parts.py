@@ -9,6 +9,7 @@ which makes it the check for exhaustive exploration and for hundreds of thousand
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -103,7 +104,12 @@ class Part:
 
     def violation(self, graph: Graph) -> str | None:
         """None, or a sentence that says how the snapshot breaks law 1. Channels that lose messages are not judged."""
+        for node in graph.nodes:
+            if node not in self.states:
+                return f"snapshot {self.snapshot} is called complete, but {node} never recorded."
         for channel in graph.channels:
+            if channel.id not in self.channels:
+                return f"snapshot {self.snapshot} is called complete, but channel {channel} was never recorded."
             found = self._channel_violation(channel)
             if found is not None:
                 return found
@@ -123,11 +129,12 @@ class Part:
         recorded = [m.seq for m in self.channels[channel.id]]
         if sorted(recorded) == sorted(expected):
             return None
-        missing = [s for s in expected if s not in recorded]
+        # As multisets: a channel that duplicates may hold one message twice.
+        missing = sorted((Counter(expected) - Counter(recorded)).elements())
         if missing:
             return (
                 f"{where}: message {missing[0]} was sent before {channel.source} recorded and received after "
                 f"{channel.target} did, but it is not in the channel's content."
             )
-        extra = [s for s in recorded if s not in expected] or [s for s in recorded if recorded.count(s) > 1]
+        extra = sorted((Counter(recorded) - Counter(expected)).elements())
         return f"{where}: message {extra[0]} is in the channel's content, but it was not in flight at the cut."

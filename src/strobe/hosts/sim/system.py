@@ -4,11 +4,13 @@ What the nodes do stands in scripts, who starts which snapshot in a plan. What i
 is a list of choices, and a system with a schedule is a run. The explorer walks all of them, `walk` one at random, and
 the shrinker looks for the shortest that still fails.
 
-A snapshot in `aborts` may be given up at any time while it is under way, as a coordinator would.
+A snapshot in `aborts` may be given up at any time while it is under way, as a coordinator would. One in `missed` is
+planned at some of its initiators only: it cannot complete, but it must not harm the others either.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +33,7 @@ __all__ = ["Run", "Schedule", "System", "replay", "scripted", "walk"]
 
 Schedule = tuple[Choice, ...]
 
+MOST = 20_000  # choices in one run: a mutant may go on for ever
 COORDINATOR = "coordinator"  # who gives a snapshot up; no node can be meant, because nodes are told one by one
 
 
@@ -43,6 +46,7 @@ class System:
     scripts: Mapping[NodeId, tuple[Json, ...]]
     plan: tuple[tuple[SnapshotId, tuple[NodeId, ...]], ...]
     aborts: frozenset[SnapshotId] = field(default_factory=frozenset)
+    missed: frozenset[SnapshotId] = field(default_factory=frozenset)
     machine: Callable[..., Any] | None = None  # a mutant in place of the protocol's own class
 
     def world(self, events: list[Event] | None = None) -> World:
@@ -64,7 +68,7 @@ class System:
         return Header("sim", self.workload.name, params, self.spec.name, self.order, seed, self.graph, initial)
 
     def judge(self) -> Judge:
-        return Judge(self.workload, self.spec)
+        return Judge(self.workload, self.spec, self.aborts, self.missed)
 
     def enabled(self, world: World) -> list[Choice]:
         """Everything that can happen next, in a stable order."""
@@ -114,7 +118,7 @@ def scripted(
     graph = spec.prepare(made.graph)
     plan = tuple((SnapshotId(s), spec.initiators(graph, s, initiators)) for s in range(1, snapshots + 1))
     scripts = {node: tuple(actions) for node, actions in chosen.actions.items()}
-    return System(made, graph, spec, order, scripts, plan, frozenset(SnapshotId(s) for s in aborts), machine)
+    return System(made, graph, spec, order, scripts, plan, frozenset(SnapshotId(s) for s in aborts), machine=machine)
 
 
 @dataclass(frozen=True)
@@ -146,9 +150,27 @@ def replay(system: System, schedule: Iterable[Choice], *, drain: bool = False, s
 
 
 def walk(system: System, seed: int, *, stop: bool = True) -> Run:
-    """A schedule drawn step by step, each possible choice as likely as the others."""
+    """A schedule drawn step by step.
+
+    With every other seed each possible choice is as likely as the others. With the rest, nodes, channels and controls
+    differ in how eager they are: long delays at one place are what unlikely orders are made of.
+    """
     dice = Dice(seed)
-    return _run(system, dice.pick, stop=stop, seed=seed)
+    if dice.below(2):
+        return _run(system, dice.pick, stop=stop, seed=seed)
+    eagerness: dict[tuple[str, str], int] = {}
+
+    def choose(enabled: list[Choice]) -> Choice:
+        total, marks = 0, []
+        for choice in enabled:
+            place = choice[:2]
+            if place not in eagerness:
+                eagerness[place] = 1 << 2 * dice.below(4)
+            total += eagerness[place]
+            marks.append(total)
+        return enabled[bisect_right(marks, dice.below(total))]
+
+    return _run(system, choose, stop=stop, seed=seed)
 
 
 def _run(system: System, choose: Callable[[list[Choice]], Choice | None], *, stop: bool, seed: int | None) -> Run:
@@ -158,6 +180,9 @@ def _run(system: System, choose: Callable[[list[Choice]], Choice | None], *, sto
     failures: list[Failure] = []
     done = False
     while not (failures and stop):
+        if len(taken) == MOST:
+            failures.append(judge.restless(MOST))
+            break
         enabled = system.enabled(world)
         if not enabled:
             done = True

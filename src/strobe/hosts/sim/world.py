@@ -74,7 +74,8 @@ class World(Host):
         elif kind == "initiate":
             if self.spec.start is Start.SOURCES and snapshot not in self.started and snapshot not in self.finished:
                 # Where all inputs have ended no barrier will come: those nodes must be told as well.
-                self.plan.update({(snapshot, other): None for other in self.sites if not self.live_inputs(other)})
+                ended = [n for n in self.sites if n not in self.graph.sources() and not self.live_inputs(n)]
+                self.plan.update({(snapshot, n): None for n in ended})
             self.initiate(node, snapshot)
         elif kind == "thaw":
             self.thaw(node, snapshot)

@@ -30,11 +30,15 @@ class HoldsNothing(Barriers):
     """Lets inputs that have delivered their barrier go on delivering."""
 
     def _message(self, channel: ChannelId, message: Any) -> tuple[Effect, ...]:
-        arrived, self._arrived = self._arrived, [c for c in self._arrived if self._holds(c)]
+        arrived, self._arrived = self._arrived, []
         try:
             return super()._message(channel, message)
         finally:
             self._arrived = arrived
+
+    def _barrier(self, arrived: BarrierArrived) -> tuple[Effect, ...]:
+        self._arrived = [c for c in self._arrived if c != arrived.channel]  # a newer one, on an input that is not held
+        return super()._barrier(arrived)
 
     def _arrive(self, barrier: BarrierArrived) -> tuple[Effect, ...]:
         effects = super()._arrive(barrier)
@@ -296,7 +300,7 @@ BARRIERS = (
            HoldForgetsOneInput),
     Mutant("records-at-first-barrier", _ALIGNED, "An aligned node records when the last barrier has come.",
            RecordsAtFirstBarrier),
-    Mutant("waits-for-feedback", _ALIGNED, "Alignment does not wait for feedback channels.", WaitsForFeedback),
+    Mutant("waits-for-feedback", ("aligned",), "Alignment does not wait for feedback channels.", WaitsForFeedback),
     Mutant("aligns-overtaking", _TIMEOUT, "A barrier that has overtaken messages records at once.", AlignsOvertaking),
     Mutant("releases-before-recording", _ALIGNED, "Held inputs are released after the recording.",
            ReleasesBeforeRecording),
