@@ -70,17 +70,28 @@ class JobState(enum.Enum):
 
 
 def start_job(
-    pipeline: Pipeline, *, home: str | None = None, master: str | None = None, base: Path | None = None
+    pipeline: Pipeline,
+    *,
+    home: str | None = None,
+    master: str | None = None,
+    base: Path | None = None,
+    spark: SparkSession | None = None,
 ) -> Job:
-    """Start `pipeline`, or resume it. On return every stage runs; on an exception nothing does."""
+    """Start `pipeline`, or resume it. On return every stage runs; on an exception nothing does.
+
+    `base` is where relative paths of sinks begin. `spark` is a session from `spark_session` to run in; it is left
+    running. Without it the job starts one and stops it at its end.
+    """
     pipeline.check()
-    job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, base or Path.cwd())
+    job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, base or Path.cwd(), spark)
     job.start()
     return job
 
 
 class Job:
-    def __init__(self, pipeline: Pipeline, home: Path, master: str, base: Path) -> None:
+    def __init__(
+        self, pipeline: Pipeline, home: Path, master: str, base: Path, spark: SparkSession | None = None
+    ) -> None:
         self.pipeline = pipeline
         self.name = pipeline.name
         self.home = JobHome(home, pipeline.name)
@@ -92,6 +103,7 @@ class Job:
         self._began = time.monotonic()
         self._over = threading.Event()
         self._ending = threading.Lock()
+        self._given = spark
         self._spark: SparkSession | None = None
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
@@ -121,7 +133,7 @@ class Job:
         objects = FilesystemStore(home.home, on_point=faults.point)
         self.store = SnapshotStore(objects, home.layout, self.name, on_point=faults.point)
         self.store.sweep()
-        self._spark = spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
+        self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(self)
         stages = assemble(pipeline, self._spark, self._gate, home, self.base)
         self._uploads = PartUploads(self.store, lambda agent: self._runners[agent.uid].state_rows())
@@ -346,7 +358,7 @@ class Job:
                 runner.output.close()
         if hasattr(self, "_gate"):
             self._gate.close()
-        if self._spark is not None:
+        if self._spark is not None and self._given is None:
             self._spark.stop()
 
     def _end(self, state: JobState, reason: str) -> None:
