@@ -1,9 +1,9 @@
-"""A seed is a whole experiment: a protocol, a graph, what runs on it, who starts which snapshot, and every choice after.
+"""A seed is a whole experiment: a protocol, a graph, what runs on it, who starts which snapshot, and each choice after.
 
-Two kinds take turns. Even seeds *walk*: a random graph (self-loops, parallel channels, cycles, separate parts), couriers
-that carry money over it, overlapping snapshots with several initiators, some of which are given up; each step is drawn
-from everything that is possible. Odd seeds go *by the clock*: a workload under the scheduler, with delays, bursts,
-partitions, slow nodes and crashes. None of this may harm a snapshot.
+Two kinds take turns. Even seeds *walk*: a random graph (self-loops, parallel channels, cycles, separate parts), money
+carried over it by couriers, overlapping snapshots with several initiators, some of which are given up; each step is
+drawn from everything that is possible. Odd seeds go *by the clock*: a workload under the scheduler, with delays,
+bursts, partitions, slow nodes and crashes. None of this may harm a snapshot.
 
 Every run is judged twice: by the host, which sees everything, and by the verifier, which sees the journal only.
 """

@@ -22,11 +22,12 @@ from strobe.hosts.sim.protocols import ProtocolSpec, protocol
 from strobe.hosts.sim.sites import Choice
 from strobe.hosts.sim.workloads import Workload, workload
 from strobe.hosts.sim.world import World
+from strobe.model.app import Application, Reaction
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, ProtocolError
 from strobe.model.events import Event
 from strobe.model.graph import Graph
-from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.verify.journal import Header, Journal
 
 __all__ = ["Run", "Schedule", "System", "replay", "scripted", "walk"]
@@ -48,12 +49,13 @@ class System:
     aborts: frozenset[SnapshotId] = field(default_factory=frozenset)
     missed: frozenset[SnapshotId] = field(default_factory=frozenset)
     machine: Callable[..., Any] | None = None  # a mutant in place of the protocol's own class
+    partial: bool = False  # parts of the workload's graph are left out, so its invariant says nothing
 
     def world(self, events: list[Event] | None = None) -> World:
         """The system before anything has happened."""
         return World(
             self.graph,
-            self.workload,
+            _Cropped(self.workload, self.graph) if self.partial else self.workload,
             self.spec,
             order=self.order,
             factory=self.spec.factory(self.machine),
@@ -64,11 +66,11 @@ class System:
 
     def header(self, seed: int | None = None) -> Header:
         initial = {node: self.workload.initial(node) for node in self.graph.nodes}
-        params = {"nodes": self.workload.nodes, **self.workload.params}
+        params = {"nodes": self.workload.nodes, **self.workload.params, **({"partial": True} if self.partial else {})}
         return Header("sim", self.workload.name, params, self.spec.name, self.order, seed, self.graph, initial)
 
     def judge(self) -> Judge:
-        return Judge(self.workload, self.spec, self.aborts, self.missed)
+        return Judge(None if self.partial else self.workload, self.spec, self.aborts, self.missed)
 
     def enabled(self, world: World) -> list[Choice]:
         """Everything that can happen next, in a stable order."""
@@ -82,6 +84,25 @@ class System:
             world.abort(SnapshotId(choice.arg), "the coordinator gave it up")
         else:
             world.perform(choice)
+
+
+class _Cropped:
+    """An application on part of its graph: what it sends to the rest goes nowhere."""
+
+    def __init__(self, whole: Application, graph: Graph) -> None:
+        self._whole = whole
+        self._channels = graph.by_id
+        self.initial = whole.initial
+
+    def act(self, node: NodeId, state: Json, action: Json) -> Reaction:
+        return self._crop(self._whole.act(node, state, action))
+
+    def receive(self, node: NodeId, state: Json, channel: ChannelId, payload: Json) -> Reaction:
+        return self._crop(self._whole.receive(node, state, channel, payload))
+
+    def _crop(self, reaction: Reaction) -> Reaction:
+        state, sends = reaction
+        return state, [send for send in sends if send[0] in self._channels]
 
 
 def scripted(

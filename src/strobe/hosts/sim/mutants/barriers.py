@@ -36,9 +36,15 @@ class HoldsNothing(Barriers):
         finally:
             self._arrived = arrived
 
+    # A newer barrier, or the end, can come on an input that is not held.
+
     def _barrier(self, arrived: BarrierArrived) -> tuple[Effect, ...]:
-        self._arrived = [c for c in self._arrived if c != arrived.channel]  # a newer one, on an input that is not held
+        self._arrived = [c for c in self._arrived if c != arrived.channel]
         return super()._barrier(arrived)
+
+    def _end(self, channel: ChannelId) -> tuple[Effect, ...]:
+        self._arrived = [c for c in self._arrived if c != channel]
+        return super()._end(channel)
 
     def _arrive(self, barrier: BarrierArrived) -> tuple[Effect, ...]:
         effects = super()._arrive(barrier)
