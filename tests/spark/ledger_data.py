@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 DDL = "id BIGINT, src INT, dst INT, amount BIGINT, ts TIMESTAMP"
@@ -36,6 +38,8 @@ def write_transfers(directory: Path, *, files: int = 6, rows: int = 200, account
                 "ts": pa.array(columns["ts"], pa.timestamp("us", tz="UTC")),
             }
         )
+        if (directory / f"{index:05d}.parquet").exists():
+            continue  # the same seed gives the same rows: only what is new is written
         temporary = directory / f".{index}.tmp"
         pq.write_table(table, temporary)
         temporary.rename(directory / f"{index:05d}.parquet")
@@ -46,17 +50,22 @@ def read_transfers(spark: SparkSession, directory: Path, files_per_batch: int = 
     return spark.readStream.schema(DDL).option("maxFilesPerTrigger", files_per_batch).parquet(str(directory))
 
 
-def expected_balances(directory: Path) -> list[tuple[int, int]]:
-    return duckdb.sql(
+def expected_balances(directory: Path) -> list[tuple[Any, ...]]:
+    return _fetch(
         f"""select account, sum(delta)::BIGINT from (
               select src as account, -amount as delta from '{directory}/*.parquet'
               union all select dst, amount from '{directory}/*.parquet') group by 1 order by 1"""
-    ).fetchall()
+    )
 
 
-def delta_rows(path: Path, query: str) -> list[tuple[object, ...]]:
+def delta_rows(path: Path, query: str) -> list[tuple[Any, ...]]:
     """`query` over the Delta table, as `t`, read without Spark."""
-    from deltalake import DeltaTable
+    return _fetch(query, t=DeltaTable(str(path)).to_pyarrow_table())
 
-    t = DeltaTable(str(path)).to_pyarrow_table()  # noqa: F841  (DuckDB finds it by name)
-    return duckdb.sql(query).fetchall()
+
+def _fetch(query: str, **tables: pa.Table) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        rows: list[tuple[Any, ...]] = connection.execute(query).fetchall()
+        return rows

@@ -1,4 +1,4 @@
-"""`strobe sim explore`: every schedule of a small system, with the shortest way to what goes wrong."""
+"""`strobe sim explore`: every schedule of a small system, and the smallest run that shows what goes wrong."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from strobe.hosts.sim.explore import Counterexample, ExploreConfig, ExploreProgr
 from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import PROTOCOLS
+from strobe.hosts.sim.shrink import shrink
 from strobe.hosts.sim.system import Run, replay
 from strobe.hosts.sim.workloads import WORKLOADS
 from strobe.model.cut import Json
@@ -30,7 +31,7 @@ __all__ = ["explore_command"]
     cls=Command,
     examples=(
         ("strobe sim explore bank", "every schedule of three branches with four transfers and a snapshot"),
-        ("strobe sim explore two-process -p agreed-clock", "a wrong protocol: the shortest schedule that shows it"),
+        ("strobe sim explore two-process -p agreed-clock", "a wrong protocol, and the smallest run that shows it"),
         ("strobe sim explore bank --nodes 2 --channels reorder -p lai-yang", "channels that reorder"),
     ),
 )
@@ -65,8 +66,8 @@ def explore_command(
     """Try every schedule of a small system built from WORKLOAD.
 
     A schedule says in which order the nodes act, messages arrive and snapshots start. All of them are tried, each
-    distinct state once. If a snapshot is wrong in one, the shortest schedule found that shows it is printed, and
-    --journal and --svg write that run. The exit code is 0 if every schedule is well and 1 otherwise.
+    distinct state once. If something is wrong in one, it is shrunk to the smallest run that still fails, and --journal
+    and --svg write that run. The exit code is 0 if every schedule is well and 1 otherwise.
     """
     name = known(workload, WORKLOADS, "workload")
     if mutant is not None:
@@ -87,12 +88,12 @@ def explore_command(
     check_writable(journal, "--journal")
     with _progress() as on_progress:
         report = explore(config, on_progress)
-    shortest = _shortest(report)
-    files = write_files(shortest.journal, svg, journal) if shortest is not None else {}
+    smallest = _smallest(report)
+    files = write_files(smallest.journal, svg, journal) if smallest is not None else {}
     if session.json:
-        session.answer({**_json(config, report, shortest), **files})
+        session.answer({**_json(config, report, smallest), **files})
     else:
-        _print(session, config, report, shortest)
+        _print(session, config, report, smallest)
         for what, path in files.items():
             session.say(f"{'diagram' if what == 'svg' else what}: {path}")
     return 0 if report.ok else 1
@@ -146,15 +147,15 @@ def _progress() -> Iterator[Callable[[ExploreProgress], None]]:
 # ── the answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _shortest(report: ExploreReport) -> Run | None:
-    """The run of the shortest schedule that fails."""
+def _smallest(report: ExploreReport) -> Run | None:
+    """The smallest run found that fails: nodes, channels, actions and choices are taken away while it still does."""
     if not report.counterexamples:
         return None
     example = min(report.counterexamples, key=lambda c: len(c.schedule))
-    return replay(report.system, example.schedule)
+    return shrink(replay(report.system, example.schedule))
 
 
-def _print(session: Session, config: ExploreConfig, report: ExploreReport, shortest: Run | None) -> None:
+def _print(session: Session, config: ExploreConfig, report: ExploreReport, smallest: Run | None) -> None:
     graph = report.system.graph
     system = f"{plural(len(graph.nodes), 'node')}, {plural(len(graph.channels), 'channel')}"
     variant = f", mutant {config.mutant}" if config.mutant else ""
@@ -177,13 +178,20 @@ def _print(session: Session, config: ExploreConfig, report: ExploreReport, short
         session.say(("violations", "bold red"), f": {plural(report.failing, 'schedule')} of {report.schedules:,}")
         for example in report.counterexamples:
             session.say(("  ! ", "bold red"), example.failure.sentence)
-    if shortest is not None:
-        session.say(f"The shortest schedule that shows one ({plural(len(shortest.schedule), 'choice')}):")
-        for number, choice in enumerate(shortest.schedule, 1):
+    if smallest is not None:
+        session.say(f"The smallest run found that fails ({_size(smallest)}):")
+        for number, choice in enumerate(smallest.schedule, 1):
             session.say(f"  {number:>2}. {choice}")
+        session.say(("  ! ", "bold red"), smallest.failures[0].sentence)
 
 
-def _json(config: ExploreConfig, report: ExploreReport, shortest: Run | None) -> dict[str, Json]:
+def _size(run: Run) -> str:
+    graph = run.system.graph
+    parts = ((len(graph.nodes), "node"), (len(graph.channels), "channel"), (len(run.schedule), "choice"))
+    return ", ".join(plural(count, thing) for count, thing in parts)
+
+
+def _json(config: ExploreConfig, report: ExploreReport, smallest: Run | None) -> dict[str, Json]:
     return {
         "ok": report.ok, "workload": config.workload, "script": config.script, "protocol": config.protocol,
         "mutant": config.mutant, "order": config.channels, "snapshots": config.snapshots,
@@ -192,7 +200,14 @@ def _json(config: ExploreConfig, report: ExploreReport, shortest: Run | None) ->
         "states": report.states, "transitions": report.transitions, "cuts": report.cuts, "ends": report.ends,
         "depth": report.depth,
         "violations": [_example_json(example) for example in report.counterexamples],
-        "shortest": None if shortest is None else [str(choice) for choice in shortest.schedule],
+        "smallest": None if smallest is None else _smallest_json(smallest),
+    }  # fmt: skip
+
+
+def _smallest_json(run: Run) -> dict[str, Json]:
+    return {
+        "nodes": list(run.system.graph.nodes), "channels": [channel.id for channel in run.system.graph.channels],
+        "schedule": [str(choice) for choice in run.schedule], "failures": [str(failure) for failure in run.failures],
     }  # fmt: skip
 
 

@@ -5,46 +5,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from strobe.cli.output import Session
 from strobe.model.app import Application
 from strobe.model.cut import Cut, Json
 from strobe.model.events import Completed
-from strobe.model.ids import SnapshotId
-from strobe.verify.consistency import Report, check_journal
+from strobe.verify.consistency import Checked, Report, check_journal
 from strobe.verify.history import History
 from strobe.verify.journal import Journal
 from strobe.verify.reachability import Proof, prove
 
-__all__ = ["Judgement", "judge", "plural", "print_judgement"]
+__all__ = ["Judged", "Judgement", "judge", "plural", "print_judgement"]
 
 _SENTENCES = 8
 """So many violations are told in words; the JSON has all."""
 
 
 @dataclass(frozen=True)
-class Judgement:
-    journal: Journal
-    report: Report
-    cuts: Mapping[SnapshotId, Cut]
-    proofs: Mapping[SnapshotId, Proof]
-    """Empty when nobody could or would prove."""
-    invariants: Mapping[SnapshotId, str | None]
-    """What the workload says of each snapshot; None is well."""
+class Judged:
+    """One complete snapshot."""
+
+    cut: Cut
+    checked: Checked
+    proof: Proof | None
+    """None when nobody could or would prove."""
+    invariant: str | None
+    """What the workload says of it; None is well."""
 
     @property
     def ok(self) -> bool:
-        return (
-            self.report.ok
-            and all(proof.holds for proof in self.proofs.values())
-            and all(invariant is None for invariant in self.invariants.values())
-        )
+        return self.checked.violations == 0 and self.invariant is None and (self.proof is None or self.proof.holds)
+
+    def to_json(self) -> dict[str, Json]:
+        proof = self.proof
+        return {
+            "snapshot": self.cut.snapshot,
+            "incarnation": self.checked.incarnation,
+            "consistent": self.checked.violations == 0,
+            "in_flight": self.checked.in_flight,
+            "markers": self.checked.markers,
+            "invariant": self.invariant,
+            "proof": None
+            if proof is None
+            else {
+                "holds": proof.holds,
+                "sentence": proof.sentence,
+                "steps_before": proof.cut,
+                "steps_after": len(proof.order) - proof.cut,
+                "moved": proof.moved,
+                "exchanges": proof.swaps,
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Judgement:
+    journal: Journal
+    report: Report
+    snapshots: tuple[Judged, ...]
+    has_invariant: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.report.ok and all(judged.ok for judged in self.snapshots)
 
     def to_json(self) -> dict[str, Json]:
         header = self.journal.header
-        checked = {c.snapshot: c for c in self.report.snapshots}
         return {
             "ok": self.ok,
             "host": header.host,
@@ -64,43 +92,22 @@ class Judgement:
             "markers": self.report.markers_sent,
             "incarnations": self.report.epochs,
             "unfinished": list(self.report.unfinished),
-            "snapshots": [
-                {
-                    "snapshot": snapshot,
-                    "consistent": checked[snapshot].violations == 0,
-                    "in_flight": checked[snapshot].in_flight,
-                    "markers": checked[snapshot].markers,
-                    "invariant": self.invariants.get(snapshot),
-                    "proof": _proof_json(self.proofs.get(snapshot)),
-                }
-                for snapshot in self.cuts
-            ],
+            "snapshots": [judged.to_json() for judged in self.snapshots],
             "violations": [violation.to_json() for violation in self.report.violations],
         }
-
-
-def _proof_json(proof: Proof | None) -> Json:
-    if proof is None:
-        return None
-    after = len(proof.order) - proof.cut
-    return {
-        "holds": proof.holds, "sentence": proof.sentence, "steps_before": proof.cut, "steps_after": after,
-        "moved": proof.moved, "exchanges": proof.swaps,
-    }  # fmt: skip
 
 
 def judge(journal: Journal, app: Application | None, check: Callable[[Cut], str | None] | None) -> Judgement:
     """`app` is what the proof replays and `check` the workload's invariant; without them only the cuts are checked."""
     history = History(journal)
     report = check_journal(history)
-    cuts = {event.cut.snapshot: event.cut for event in journal.events if isinstance(event, Completed)}
-    return Judgement(
-        journal,
-        report,
-        cuts,
-        {} if app is None else {snapshot: prove(history, cut, app) for snapshot, cut in cuts.items()},
-        {} if check is None else {snapshot: check(cut) for snapshot, cut in cuts.items()},
-    )
+    cuts = [event.cut for event in journal.events if isinstance(event, Completed)]
+    judged = [
+        Judged(cut, checked, prove(history, cut, app) if app else None, check(cut) if check else None)
+        for cut, checked in zip(cuts, report.snapshots, strict=True)
+    ]
+    judged.sort(key=lambda one: (one.checked.incarnation, one.cut.snapshot))
+    return Judgement(journal, report, tuple(judged), check is not None)
 
 
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,24 +129,23 @@ def print_judgement(session: Session, judgement: Judgement) -> None:
     if report.epochs > 1:
         counts.append(plural(report.epochs - 1, "restart"))
     session.say(", ".join(counts))
-    for snapshot in judgement.cuts:
-        session.say(*_line(judgement, snapshot))
+    for judged in judgement.snapshots:
+        session.say(*_line(judged, judgement.has_invariant))
     for snapshot in report.unfinished:
         session.say((f"snapshot {snapshot}", "bold"), ": never became complete")
     for sentence in _faults(judgement):
         session.say(("  ! ", "bold red"), sentence)
 
 
-def _line(judgement: Judgement, snapshot: SnapshotId) -> Iterator[str | tuple[str, str]]:
-    checked = next(c for c in judgement.report.snapshots if c.snapshot == snapshot)
-    yield f"snapshot {snapshot}", "bold"
+def _line(judged: Judged, has_invariant: bool) -> Iterator[str | tuple[str, str]]:
+    yield f"snapshot {judged.cut.snapshot}", "bold"
     yield ": "
-    yield ("not consistent", "bold red") if checked.violations else ("consistent", "green")
-    yield f", {plural(checked.in_flight, 'message')} in flight"
-    if snapshot in judgement.invariants:
+    yield ("not consistent", "bold red") if judged.checked.violations else ("consistent", "green")
+    yield f", {plural(judged.checked.in_flight, 'message')} in flight"
+    if has_invariant:
         yield ", "
-        yield ("invariant broken", "bold red") if judgement.invariants[snapshot] else ("invariant holds", "green")
-    proof = judgement.proofs.get(snapshot)
+        yield ("invariant broken", "bold red") if judged.invariant else ("invariant holds", "green")
+    proof = judged.proof
     if proof is not None:
         yield ", "
         yield ("reachable", "green") if proof.holds else ("not reachable", "bold red")
@@ -153,7 +159,7 @@ def _faults(judgement: Judgement) -> Iterator[str]:
     yield from (violation.sentence for violation in violations[:_SENTENCES])
     if len(violations) > _SENTENCES:
         yield f"And {plural(len(violations) - _SENTENCES, 'violation')} more; --json tells all."
-    for snapshot, invariant in judgement.invariants.items():
-        if invariant is not None:
-            yield f"Snapshot {snapshot}: {invariant}"
-    yield from (proof.sentence for proof in judgement.proofs.values() if not proof.holds)
+    for judged in judgement.snapshots:
+        if judged.invariant is not None:
+            yield f"Snapshot {judged.cut.snapshot}: {judged.invariant}"
+    yield from (one.proof.sentence for one in judgement.snapshots if one.proof is not None and not one.proof.holds)

@@ -152,6 +152,7 @@ class StageAgent:
             self._heard: dict[SnapshotId, float] = {}
             self._early: dict[NodeId, set[int]] = {c: set() for c in self.inputs}
             self._asked: set[str] = set()
+            self._rounds = 0  # times that Spark has planned since the last batch
             self._plan: dict[NodeId, int] = {}
             self._ended: set[NodeId] = set()
             self._inbox.clear()
@@ -200,11 +201,16 @@ class StageAgent:
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to read, and no batch is under way. Only meaningful for a stage whose inputs are channels."""
+        """Nothing is left to read and no batch is under way or due: Spark has planned twice without running one (one
+        without data may be due when the watermark has moved). Only for a stage whose inputs are channels."""
         with self._lock:
-            return self._finished == self._batch and all(
-                plan_end(self._logical[c], self._ahead(c), lambda s: True, Limits()) == self._logical[c]
-                for c in self.inputs
+            return (
+                self._rounds > 1
+                and self._finished == self._batch
+                and all(
+                    plan_end(self._logical[c], self._ahead(c), lambda s: True, Limits()) == self._logical[c]
+                    for c in self.inputs
+                )
             )
 
     def lag(self) -> tuple[int, int]:
@@ -225,6 +231,7 @@ class StageAgent:
                 return start
             if reader in self._asked or not self._asked:
                 self._asked.clear()
+                self._rounds += 1
                 self._rest(self._finished)
                 self._plan = {c: self._plan_for(c) for c in self.inputs}
             self._asked.add(reader)
@@ -237,6 +244,7 @@ class StageAgent:
             if not self._live:
                 raise Failed(f"Stage {self.uid!r} is stopping; batch {batch} is left for its next start.")
             self._asked.clear()
+            self._rounds = 0
             if batch - 1 >= self._batch:
                 self._rest(batch - 1)
         except BaseException:

@@ -43,9 +43,6 @@ _SCALARS: Final = (
     TimestampNTZType, TimestampType,
 )  # fmt: skip
 
-# Delta refuses these in a column's name: Parquet's textual schema uses them.
-_ILLEGAL: Final = frozenset(" ,;{}()\n\t=")
-
 
 def channel_schema(schema: StructType, stage: str) -> StructType:
     """`schema` as stage `stage` writes it to its channel, or Misuse that names the column which no channel can hold."""
@@ -62,11 +59,10 @@ def _struct(schema: StructType, stage: str, above: tuple[str, ...]) -> StructTyp
     fields: list[StructField] = []
     for field in schema.fields:
         at = (*above, field.name)
-        if not field.name or not _ILLEGAL.isdisjoint(field.name):
+        if not field.name:
             raise Misuse(
-                f"Stage {stage!r}: column {'.'.join(at)!r} cannot go through a channel: a name must not be empty "
-                "nor hold any of space , ; { } ( ) = newline tab.",
-                next=f"Rename it in the stage, for example .withColumnRenamed({field.name!r}, {_legal(field.name)!r}).",
+                f"Stage {stage!r}: a column of its output {'in ' + '.'.join(above) + ' ' if above else ''}has no name.",
+                next="Name it in the stage with .alias(…).",
             )
         twin = seen.setdefault(field.name.lower(), field.name)
         if len(seen) <= len(fields):
@@ -95,7 +91,3 @@ def _type(kind: DataType, stage: str, at: tuple[str, ...]) -> DataType:
         next="Cast it in the stage to a type that Delta tables have (a number, string, binary, boolean, date, "
         "timestamp, timestamp_ntz, array, map or struct).",
     )
-
-
-def _legal(name: str) -> str:
-    return "".join("_" if c in _ILLEGAL else c for c in name) or "column"
