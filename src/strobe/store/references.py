@@ -87,16 +87,17 @@ class References:
         with self._changed:
             return blob in self._durable or self._count[blob] > 0
 
+    def free(self, blobs: Iterable[str]) -> list[str]:
+        """Those of `blobs` that nobody is known to need at this moment."""
+        with self._changed:
+            return [b for b in dict.fromkeys(blobs) if not (self._count[b] or self._pins[b] or b in self._doomed)]
+
     def doom(self, blobs: Iterable[str]) -> list[str]:
         """Those of `blobs` that nobody needs. The caller deletes them, then says so with `gone`."""
         with self._changed:
             if self._unreadable:
                 return []
-            doomed = [
-                blob
-                for blob in dict.fromkeys(blobs)
-                if not self._count[blob] and not self._pins[blob] and blob not in self._doomed
-            ]
+            doomed = self.free(blobs)
             self._doomed.update(doomed)
             self._durable.difference_update(doomed)
             return doomed

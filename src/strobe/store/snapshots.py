@@ -183,16 +183,19 @@ class SnapshotStore:
     def _ended(self, snapshot: SnapshotId, blobs: Iterable[str]) -> None:
         with self._lock:
             self._sessions.pop(snapshot, None)
+        free = self._place.references.free(blobs)
+        if not free:
+            return  # as a rule, after a completed session: it does not wait for a deletion either
         try:
             with self._going:
-                self._collect(blobs)
+                self._collect(free)
         except StrobeError as error:
             # Whether the snapshot exists is decided by now; what could not be removed is left to the next sweep.
             _log.warning("Snapshot %s of job %s: leftovers stay for now. %s", snapshot, self.job, error)
 
     def _learn_first(self) -> None:
-        with self._going:
-            if not self._learned:
+        if not self._learned:  # asked without the lock first: who begins must not wait for a deletion
+            with self._going:
                 self._learn()
 
     def _learn(self) -> None:
