@@ -1,0 +1,338 @@
+"""One coordinator, two sinks and a network that reorders, with a crash possible between any two effects.
+
+Each sink writes one row per prepare; rows are numbered, so that a lost row is a gap and a repeated one a duplicate. A
+crash throws away the machine and whatever the host had not made durable, and starts the next incarnation at once:
+being down longer is the same as getting no messages.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import count
+from typing import NamedTuple, TypeAlias, overload
+
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol.committing import (
+    Abandon,
+    AbortWrites,
+    Begin,
+    CommitCoordinatorEffect,
+    CommitParticipantEffect,
+    CommitWrites,
+    Decision,
+    DecisionFailed,
+    DecisionLogged,
+    Handle,
+    LogDecision,
+    Opened,
+    PrepareWrites,
+    RecoverFrom,
+    ToCoordinator,
+    ToParticipant,
+    WritesFailed,
+    WritesPrepared,
+)
+from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
+from tests.protocol.explorer import Violation
+
+P, Q = NodeId("p"), NodeId("q")
+Net: TypeAlias = tuple[tuple[NodeId | None, object], ...]  # None: to the coordinator
+
+
+def row_of(handle: Handle) -> int:
+    return int(handle[1 : handle.index(".")])
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A participant and its disk. `noted` are the handles that a restart will find, oldest first."""
+
+    name: NodeId
+    machine: TwoPhaseParticipant
+    status: tuple[tuple[Handle, str], ...] = ()  # prepared, committed or aborted; in order of preparing
+    noted: tuple[Handle, ...] = ()
+    rows: int = 0  # written so far; volatile
+    asked: tuple[SnapshotId, ...] = ()  # PrepareWrites that the host has not done yet
+    answers: tuple[WritesPrepared | WritesFailed, ...] = ()  # done, but the machine does not know yet
+
+    @cached_property
+    def key(self) -> Hashable:
+        return self.machine.key(), self.status, self.noted, self.rows, self.asked, self.answers
+
+    def with_status(self, handle: Handle, status: str) -> Sink:
+        changed = dict(self.status)
+        changed[handle] = status
+        return replace(self, status=tuple(changed.items()))
+
+
+class World(NamedTuple):
+    coordinator: TwoPhaseCoordinator
+    sinks: tuple[Sink, ...]
+    repeated: list[Handle]  # shared by all worlds: what was committed twice in some schedule
+    net: Net = ()
+    log: tuple[Decision, ...] = ()
+    logging: tuple[Decision, ...] = ()  # LogDecision that the host has not done yet
+    logged: tuple[SnapshotId, ...] = ()  # durable, but the coordinator does not know yet
+    begun: SnapshotId = SnapshotId(0)
+    begins: int = 1
+    crashes: int = 1
+    failures: int = 0
+
+    def key(self) -> Hashable:
+        return (
+            self.coordinator.key(), tuple(s.key for s in self.sinks), frozenset(self.net), len(self.net), self.log,
+            self.logging, self.logged, self.begun, self.begins, self.crashes, self.failures,
+        )  # fmt: skip
+
+    # ── moves ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def due(self) -> Iterator[tuple[str, World, NodeId | None, object]]:
+        """What some process hears next: a label, the world without it, who (None: the coordinator), what."""
+        for index, (to, message) in enumerate(self.net):
+            yield (
+                f"{to or 'c'} gets {message}",
+                self._replace(net=self.net[:index] + self.net[index + 1 :]),
+                to,
+                message,
+            )
+        if self.logged:
+            heard = self._replace(logged=self.logged[1:])
+            yield f"c hears that {self.logged[0]} is logged", heard, None, DecisionLogged(self.logged[0])
+        for sink in self.sinks:
+            if sink.answers:
+                heard = self._with(replace(sink, answers=sink.answers[1:]))
+                yield f"{sink.name} hears of {sink.answers[0]}", heard, sink.name, sink.answers[0]
+
+    def moves(self) -> Iterator[tuple[str, Callable[[], World]]]:
+        for label, world, who, what in self.due():
+            yield label, partial(world.step, who, what)
+            if self.crashes:
+                for performed in count():
+                    crashed = world.step(who, what, crash_after=performed)
+                    if crashed is None:
+                        break
+                    yield f"{label}, and crashes after {performed} effects", partial(_same, crashed)
+        # A disk does its work whole or not at all; a crash before or after it is a move of its own.
+        if self.logging:
+            yield f"the log holds {self.logging[0]}", self._log
+        for sink in self.sinks:
+            if sink.asked:
+                yield f"{sink.name} makes {sink.asked[0]} durable", partial(self._write, sink)
+        if self.begins:
+            yield "begin", self._begin
+        if self.crashes:
+            yield "everything crashes", self._crash_everything
+            yield "c crashes", self._crash_coordinator
+            for sink in self.sinks:
+                yield f"{sink.name} crashes", partial(self._crash_sink, sink.name, keeps=False)
+                yield f"{sink.name} crashes, keeps its writes", partial(self._crash_sink, sink.name, keeps=True)
+        if self.failures:
+            yield from self._replace(failures=self.failures - 1)._failing()
+
+    def _failing(self) -> Iterator[tuple[str, Callable[[], World]]]:
+        if self.begun:
+            yield f"abandon {self.begun}", partial(self.step, None, Abandon(self.begun, "told to"))
+        if self.logging:
+            refused = DecisionFailed(self.logging[0].snapshot, "full")
+            yield f"the log refuses {refused}", partial(self._replace(logging=self.logging[1:]).step, None, refused)
+        for sink in self.sinks:
+            if sink.asked:
+                answers = (*sink.answers, WritesFailed(sink.asked[0], "full"))
+                failed = replace(sink, asked=sink.asked[1:], answers=answers)
+                yield f"{sink.name} cannot make {sink.asked[0]} durable", partial(self._with, failed)
+
+    @overload
+    def step(self, who: NodeId | None, what: object) -> World: ...
+    @overload
+    def step(self, who: NodeId | None, what: object, *, crash_after: int) -> World | None: ...
+    def step(self, who: NodeId | None, what: object, *, crash_after: int | None = None) -> World | None:
+        """With `crash_after`, the process performs so many effects and then crashes; None if there are not so many."""
+        return self._coordinate(what, crash_after) if who is None else self._sink_step(who, what, crash_after)
+
+    # ── the coordinator ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self) -> World:
+        snapshot = SnapshotId(self.begun + 1)
+        return self._replace(begins=self.begins - 1, begun=snapshot).step(None, Begin(snapshot))
+
+    def _coordinate(self, input: object, crash_after: int | None) -> World | None:
+        machine = copy.copy(self.coordinator)
+        effects: tuple[CommitCoordinatorEffect, ...] = machine.step(input)  # type: ignore[arg-type]
+        world = self._replace(coordinator=machine)
+        if crash_after is not None and crash_after >= len(effects):
+            return None
+        for effect in effects[:crash_after]:
+            if isinstance(effect, ToParticipant):
+                world = world._replace(net=(*world.net, (effect.participant, effect.message)))
+            elif isinstance(effect, LogDecision):
+                world = world._replace(logging=(*world.logging, effect.decision))
+        return world if crash_after is None else world._crash_coordinator()
+
+    def _log(self) -> World:
+        decision, *rest = self.logging
+        logged = (*self.logged, decision.snapshot)
+        return self._replace(logging=tuple(rest), log=(*self.log, decision), logged=logged)
+
+    def _crash_coordinator(self) -> World:
+        kind = type(self.coordinator)
+        machine = kind((P, Q), Incarnation(self.coordinator.incarnation + 1), decisions=self.log)
+        newest = max((d.snapshot for d in self.log), default=SnapshotId(0))
+        # Numbers that no manifest shows are given out again: only the sessions tell the two apart.
+        world = self._replace(coordinator=machine, logging=(), logged=(), begun=newest, crashes=self.crashes - 1)
+        return world.step(None, Opened())
+
+    # ── the sinks ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def sink(self, name: NodeId) -> Sink:
+        return next(s for s in self.sinks if s.name == name)
+
+    def _with(self, sink: Sink) -> World:
+        return self._replace(sinks=tuple(sink if s.name == sink.name else s for s in self.sinks))
+
+    def _write(self, sink: Sink) -> World:
+        row = sink.rows + 1
+        handle = Handle(f"{sink.name}{row}.{sink.machine.incarnation}")
+        answer = WritesPrepared(sink.asked[0], handle)
+        return self._with(
+            replace(
+                sink.with_status(handle, "prepared"),
+                noted=(*sink.noted, handle),
+                rows=row,
+                asked=sink.asked[1:],
+                answers=(*sink.answers, answer),
+            )
+        )
+
+    def _sink_step(self, name: NodeId, input: object, crash_after: int | None) -> World | None:
+        machine = copy.copy(self.sink(name).machine)
+        effects: tuple[CommitParticipantEffect, ...] = machine.step(input)  # type: ignore[arg-type]
+        world = self._with(replace(self.sink(name), machine=machine))
+        # Making visible and forgetting are two writes: a crash may come between them.
+        steps = [
+            (effect, half)
+            for effect in effects
+            for half in ((1, 2) if isinstance(effect, CommitWrites | AbortWrites) else (0,))
+        ]
+        if crash_after is not None and crash_after >= len(steps):
+            return None
+        for effect, half in steps[:crash_after]:
+            world = world._perform(world.sink(name), effect, half)
+        return world if crash_after is None else world._crash_sink(name, keeps=False)
+
+    def _perform(self, sink: Sink, effect: CommitParticipantEffect, half: int) -> World:
+        if isinstance(effect, ToCoordinator):
+            return self._replace(net=(*self.net, (None, effect.message)))
+        if isinstance(effect, PrepareWrites):
+            return self._with(replace(sink, asked=(*sink.asked, effect.snapshot)))
+        if isinstance(effect, RecoverFrom):
+            named = next((d.of(sink.name) for d in self.log if d.snapshot == effect.snapshot), ())
+            return self._with(replace(sink, rows=row_of(named[-1]) if named else 0))
+        if isinstance(effect, CommitWrites | AbortWrites):
+            if half == 2:
+                return self._with(replace(sink, noted=tuple(h for h in sink.noted if h != effect.handle)))
+            if isinstance(effect, CommitWrites):
+                return self._commit(sink, effect.handle)
+            return self._abort(sink, effect.handle)
+        raise AssertionError(effect)
+
+    def _commit(self, sink: Sink, handle: Handle) -> World:
+        status = dict(sink.status)
+        if not self._is_named(sink, handle):
+            raise Violation(f"{handle} was committed, but no logged decision names it")
+        if status[handle] == "aborted":
+            raise Violation(f"{handle} was committed after it had been aborted")
+        if status[handle] == "committed":
+            self.repeated.append(handle)
+            return self
+        visible = sorted(row_of(h) for h, s in status.items() if s == "committed")
+        if row_of(handle) in visible:
+            raise Violation(f"row {row_of(handle)} of {sink.name} became visible twice")
+        if len(visible) != row_of(handle) - 1:
+            raise Violation(f"row {row_of(handle)} of {sink.name} became visible before an earlier one")
+        return self._with(sink.with_status(handle, "committed"))
+
+    def _abort(self, sink: Sink, handle: Handle) -> World:
+        if self._is_named(sink, handle):
+            raise Violation(f"{handle} was aborted, but a logged decision names it")
+        if dict(sink.status)[handle] == "committed":
+            raise Violation(f"{handle} was aborted after it had been committed")
+        return self._with(sink.with_status(handle, "aborted"))
+
+    def _is_named(self, sink: Sink, handle: Handle) -> bool:
+        return any(handle in d.of(sink.name) for d in self.log)
+
+    def _crash_sink(self, name: NodeId, *, keeps: bool) -> World:
+        sink = self.sink(name)
+        kind = type(sink.machine)
+        machine = kind(name, Incarnation(sink.machine.incarnation + 1), prepared=sink.noted, keeps=keeps)
+        rows = max((row_of(h) for h, s in sink.status if s != "aborted"), default=0) if keeps else 0
+        if keeps and sink.machine.in_doubt:
+            # It had not loaded a state when it crashed: there is nothing to keep.
+            return self._crash_sink(name, keeps=False)
+        world = self._replace(crashes=self.crashes - 1)._with(
+            replace(sink, machine=machine, rows=rows, asked=(), answers=())
+        )
+        return world.step(name, Opened())
+
+    def _crash_everything(self) -> World:
+        dead = self._crash_coordinator()
+        for name in (P, Q):
+            dead = dead._crash_sink(name, keeps=False)
+        return dead._replace(crashes=self.crashes - 1)
+
+    # ── at rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_rest(self) -> None:
+        if self.net or self.logging or self.logged or any(s.asked or s.answers for s in self.sinks):
+            return
+        for decision in self.log:
+            for sink in self.sinks:
+                for handle in decision.of(sink.name):
+                    if dict(sink.status).get(handle) != "committed":
+                        raise Violation(f"{handle} is named by decision {decision.snapshot} and was never committed")
+        unsettled = [s for s, *_ in self.coordinator.key()[3]]  # type: ignore[index]
+        if unsettled:
+            raise Violation(f"the coordinator never forgot snapshots {unsettled}")
+        for sink in self.sinks:
+            if sink.machine.in_doubt:
+                raise Violation(f"{sink.name} stayed in doubt about {sink.noted}")
+            if sink.machine.prepared != sink.noted:
+                raise Violation(f"{sink.name} forgot that it had prepared {sink.noted}")
+            visible = sum(s == "committed" for _, s in sink.status)
+            if visible + len(sink.noted) != sink.rows:
+                raise Violation(
+                    f"{sink.name} wrote {sink.rows} rows; {visible} are visible, {len(sink.noted)} prepared"
+                )
+
+
+def world(
+    *,
+    begins: int = 1,
+    crashes: int = 1,
+    failures: int = 0,
+    cold: bool = False,
+    coordinator: type[TwoPhaseCoordinator] = TwoPhaseCoordinator,
+    participant: type[TwoPhaseParticipant] = TwoPhaseParticipant,
+) -> World:
+    start = World(
+        coordinator((P, Q), Incarnation(1)),
+        tuple(Sink(name, participant(name, Incarnation(1))) for name in (P, Q)),
+        [],
+        begins=begins,
+        crashes=crashes,
+        failures=failures,
+    )
+    opened = start.step(None, Opened())
+    for name in (P, Q):
+        opened = opened.step(name, Opened())
+    while not cold and opened.net:
+        _, opened, who, what = next(opened.due())
+        opened = opened.step(who, what)
+    return opened
+
+
+def _same(world: World) -> World:
+    return world
