@@ -21,15 +21,17 @@ def test_all_schedules_of_two_branches_are_counted_and_well(strobe: Strobe) -> N
     ]
 
 
-def test_a_wrong_protocol_shows_its_faults_and_the_shortest_schedule(strobe: Strobe) -> None:
+def test_a_wrong_protocol_shows_its_faults_and_the_smallest_run(strobe: Strobe) -> None:
     done = strobe("sim", "explore", "two-process", "--protocol", "agreed-clock")
     assert done.code == 1
     lines = done.out.splitlines()
     assert "violations: 6 schedules of 12" in lines
     assert "  ! snapshot 1: 50 vanished: the two banks have 400 together." in lines
     assert "  ! snapshot 1: 50 appeared: the two banks have 400 together." in lines
-    shown = next(i for i, line in enumerate(lines) if line.startswith("The shortest schedule"))
-    assert lines[shown + 1 :] == ["   1. act A", "   2. initiate A snapshot 1", "   3. initiate B snapshot 1"]
+    shown = lines.index("The smallest run found that fails (2 nodes, 1 channel, 3 choices):")
+    *schedule, failure = lines[shown + 1 :]
+    assert schedule == ["   1. act A", "   2. initiate A snapshot 1", "   3. initiate B snapshot 1"]
+    assert failure.startswith("  ! snapshot 1, channel A-B (A→B): message 1 was sent before A recorded")
 
 
 def test_the_failing_run_can_be_written_drawn_and_verified(strobe: Strobe) -> None:
@@ -38,8 +40,18 @@ def test_the_failing_run_can_be_written_drawn_and_verified(strobe: Strobe) -> No
     verified = strobe("sim", "verify", "e.journal", "--svg", "again.svg")
     assert verified.code == 1
     assert "not consistent" in verified.out
-    assert "invariant broken" in verified.out
     assert Path("e.svg").read_bytes() == Path("again.svg").read_bytes()
+
+
+def test_of_a_run_that_lost_nodes_on_the_way_the_invariant_is_not_asked(strobe: Strobe) -> None:
+    args = ("sim", "explore", "bank", "--protocol", "agreed-clock", "--max-states", "500", "--journal", "e.journal")
+    answer = strobe(*args, "--json").json
+    assert len(answer["smallest"]["nodes"]) < answer["nodes"]
+    verified = strobe("sim", "verify", "e.journal")
+    assert verified.code == 1
+    assert "not consistent" in verified.out
+    assert "not reachable" in verified.out
+    assert "invariant" not in verified.out
 
 
 def test_where_all_is_well_there_is_no_run_to_write(strobe: Strobe) -> None:
@@ -51,7 +63,8 @@ def test_where_all_is_well_there_is_no_run_to_write(strobe: Strobe) -> None:
 def test_json_has_the_counts_and_the_schedules(strobe: Strobe) -> None:
     answer = strobe("sim", "explore", "two-process", "-p", "agreed-clock", "--json").json
     assert (answer["ok"], answer["complete"], answer["schedules"], answer["failing"]) == (False, True, 12, 6)
-    assert answer["shortest"] == ["act A", "initiate A snapshot 1", "initiate B snapshot 1"]
+    assert answer["smallest"]["schedule"] == ["act A", "initiate A snapshot 1", "initiate B snapshot 1"]
+    assert answer["smallest"]["channels"] == ["A-B"]
     assert {"kind", "sentence", "snapshot", "schedule"} <= answer["violations"][0].keys()
 
 

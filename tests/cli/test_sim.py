@@ -109,6 +109,12 @@ def test_a_lossy_channel_is_told_and_is_exit_code_1(strobe: Strobe) -> None:
     assert "At the end of the run: " in done.out
 
 
+def test_a_run_that_ends_badly_is_exit_code_1_even_if_no_snapshot_shows_it(strobe: Strobe) -> None:
+    done = strobe("sim", "run", "bank", "--snapshots", "0", "--faults", "lose=100", "--seed", "4")
+    assert done.code == 1
+    assert "  ! At the end of the run: " in done.out
+
+
 def test_a_fifo_protocol_on_reordering_channels_is_refused(strobe: Strobe) -> None:
     sentence = refused(strobe("sim", "run", "bank", "--channels", "reorder"))
     assert sentence == (
@@ -216,16 +222,35 @@ def test_without_the_proof_nothing_is_replayed(strobe: Strobe) -> None:
     assert done.json["unproved"] == "--no-proof"
 
 
+def rewrite(source: str, target: str, old: str, new: str) -> None:
+    """A journal with something replaced in it, and the end line that fits."""
+    *lines, _ = Path(source).read_text().splitlines()
+    body = "".join(f"{line}\n" for line in lines)
+    assert old in body
+    body = body.replace(old, new)
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    Path(target).write_text(f'{body}["end",{len(lines) - 1},"{digest}"]\n')
+
+
 def test_a_journal_of_another_host_is_verified_and_says_why_it_is_not_proved(strobe: Strobe) -> None:
     strobe("sim", "run", "bank", "--journal", "run.journal")
-    header, *lines = Path("run.journal").read_text().splitlines()
-    body = "\n".join([header.replace('"host":"sim"', '"host":"live"'), *lines[:-1], ""])
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    Path("live.journal").write_text(f'{body}["end",{len(lines) - 1},"{digest}"]\n')
+    rewrite("run.journal", "live.journal", '"host":"sim"', '"host":"live"')
     done = strobe("sim", "verify", "live.journal")
     assert done.code == 0
     assert "snapshot 1: consistent, " in done.out
-    assert "not proved: " in done.out
+    assert "not proved: its application belongs to the live host." in done.out
+
+
+def test_a_state_that_the_run_never_leads_to_is_not_reachable_and_exit_code_1(strobe: Strobe) -> None:
+    """Two balances in the snapshot changed against each other: a consistent cut, the right sum, and still a lie."""
+    strobe("sim", "run", "two-process", "--seed", "1", "--journal", "run.journal")
+    text = Path("run.journal").read_text()
+    state = next(line for line in text.splitlines() if line.startswith('["snapshot"'))
+    lie = state.replace('"balance":150', '"balance":149').replace('"balance":250', '"balance":251')
+    rewrite("run.journal", "lie.journal", state, lie)
+    done = strobe("sim", "verify", "lie.journal")
+    assert "snapshot 1: consistent, 0 messages in flight, invariant holds, not reachable" in done.out
+    assert done.code == 1
 
 
 @pytest.mark.parametrize(
