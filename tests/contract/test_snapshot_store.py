@@ -582,7 +582,7 @@ def test_a_flipped_bit_anywhere_is_found_and_named(store: SnapshotStore, objects
     assert len(keys) == 3
     for key in keys:
         whole = objects.get(key)
-        # A manifest's every bit is flipped in the tests of the codec; here a part of them is enough where files are slow.
+        # Every bit of a manifest is flipped in the codec's tests; here a part is enough where files are slow.
         few = key not in owners and isinstance(objects, FilesystemStore)
         for position in range(0, len(whole), 11 if few else 1):
             for bit in range(8) if key in owners else (position % 8,):
