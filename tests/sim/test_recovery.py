@@ -9,12 +9,13 @@ import pytest
 from strobe.hosts.sim import recovery
 from strobe.hosts.sim.faults import Faults
 from strobe.hosts.sim.protocols import PROTOCOLS
+from strobe.hosts.sim.recovery import Recovery
 from strobe.hosts.sim.runner import SimConfig, SimResult, run, workload_of
 from strobe.hosts.sim.workloads import WORKLOADS
 from strobe.hosts.sim.world import World
 from strobe.model.cut import Cut
 from strobe.model.events import Completed, Crashed, Event, Restarted
-from strobe.model.ids import Incarnation, SnapshotId
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.verify.consistency import check_journal
 from strobe.verify.reachability import prove
 
@@ -85,6 +86,29 @@ def test_messages_of_an_older_incarnation_are_fenced_off() -> None:
     for seed in range(10):
         result = run(SimConfig("bank", {"transfers": 100, "balance": 100_000}, seed=seed, faults=Faults(crashes=1)))
         assert result.fenced > 0, seed
+
+
+def test_a_node_takes_no_step_between_the_restart_and_its_own_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers that were started first send to it already; that waits on the channel."""
+    whole, go = recovery.restart, Recovery._go
+    at_restart: dict[NodeId, int] = {}
+    waited = 0
+
+    def restart(world: World, cut: Cut, incarnation: Incarnation) -> None:
+        whole(world, cut, incarnation)
+        at_restart.update({node: site.steps for node, site in world.sites.items()})
+
+    def start(self: Recovery, node: NodeId) -> None:
+        nonlocal waited
+        assert self._world.sites[node].steps == at_restart[node]
+        waited += sum(self._world.wires[channel].owed for channel in self._world.graph.inputs(node))
+        go(self, node)
+
+    monkeypatch.setattr(recovery, "restart", restart)
+    monkeypatch.setattr(Recovery, "_go", start)
+    for seed in range(20):
+        run(SimConfig(seed=seed, snapshots=3, faults=Faults(crashes=2)))
+    assert waited > 0
 
 
 def test_a_snapshot_under_way_is_given_up_and_later_ones_complete() -> None:
