@@ -16,7 +16,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from strobe.hosts.sim.faults import Faults
+from strobe.hosts.sim.runner import SimConfig
+from strobe.hosts.sim.runner import run as run_simulation
 from strobe.model.cut import Cut, Message
 from strobe.model.events import (
     Completed,
@@ -34,6 +39,7 @@ from strobe.model.events import (
 )
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
+from strobe.verify.consistency import Rule, check_journal
 from strobe.verify.diagram import render
 from strobe.verify.diagram.layout import lay_out
 from strobe.verify.diagram.spacetime import Role, space_time
@@ -359,11 +365,62 @@ def test_a_snapshot_that_never_became_complete_is_dotted_and_says_so() -> None:
     assert "Snapshot 1 was never complete, with a→b 35 in flight." in picture.texts
 
 
+def test_an_id_that_was_used_again_after_a_restart_is_two_snapshots() -> None:
+    run = in_flight()
+    run.events.append(Restarted(Incarnation(2), run.cut([("a-b", 1, 35)])))
+    run.receive("a", "b")
+    run.record("a", "b")
+    run.complete()
+    picture = run.picture
+    assert {"snapshot 1 of incarnation 1", "snapshot 1 of incarnation 2"} <= set(picture.texts)
+    assert "Snapshot 1 of incarnation 1 is a consistent cut, with a→b 35 in flight." in picture.texts
+    assert "Snapshot 1 of incarnation 2 is a consistent cut, with nothing in flight." in picture.texts
+
+
 def test_recorded_states_stand_beside_the_recordings() -> None:
     run = in_flight()
     run.events.pop()
     run.complete(("a-b", 1, 35), state={"balance": 965, "left": [1, 2, 3]})
     assert run.picture.texts.count("965") == 2
+
+
+LAW = {
+    Rule.EFFECT_WITHOUT_CAUSE, Rule.MISSING_MESSAGE, Rule.EXTRA_MESSAGE, Rule.LATE_MESSAGE, Rule.LOST_MESSAGE,
+    Rule.DUPLICATE_MESSAGE,
+}  # fmt: skip
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    protocol=st.sampled_from(["chandy-lamport", "agreed-clock", "freeze-in-turn", "lai-yang"]),
+    nodes=st.integers(2, 6),
+    reorder=st.booleans(),
+    faults=st.builds(Faults, lose=st.sampled_from([0, 100]), duplicate=st.sampled_from([0, 100])),
+)
+@settings(max_examples=60)
+def test_the_diagram_calls_wrong_exactly_what_the_verifier_does(
+    seed: int, protocol: str, nodes: int, reorder: bool, faults: Faults
+) -> None:
+    config = SimConfig(
+        nodes=nodes, protocol=protocol, seed=seed, order="reorder" if reorder else "fifo", force=True, snapshots=2,
+        params={"transfers": 8}, faults=faults,
+    )  # fmt: skip
+    journal = run_simulation(config).journal
+    assert journal is not None
+    picture = space_time(journal)
+    complete = {cut.snapshot for cut in picture.cuts if cut.cut is not None}
+    drawn = {
+        (crossing.snapshot.id, arrow.channel.id, arrow.seq)
+        for arrow in picture.arrows
+        for crossing in arrow.crossings
+        if crossing.role.wrong and crossing.snapshot in complete
+    }
+    found = {
+        (v.snapshot, v.channel, v.message.seq)
+        for v in check_journal(journal).violations
+        if v.rule in LAW and v.message is not None
+    }
+    assert drawn == found
 
 
 # ── legend, title, labels ───────────────────────────────────────────────────────────────────────────────────────────
@@ -513,13 +570,17 @@ def test_many_markers_that_only_close_channels_are_counted_instead_of_drawn() ->
 
 
 def test_of_very_many_nodes_those_with_wrong_messages_are_shown() -> None:
+    """Rather than the many others that have messages in flight."""
     names = [f"n{i}" for i in range(60)]
-    run = Run(*names, channels=[("n50", "n55"), ("n1", "n2")])
+    quiet = [(f"n{i}", f"n{i + 1}") for i in range(0, 48, 2)]
+    run = Run(*names, channels=[*quiet, ("n50", "n55")])
+    for source, target in quiet:
+        run.send(source, target)
     run.record(*names[:55])
     run.send("n50", "n55")
     run.receive("n50", "n55")
     run.record(*names[55:])
-    run.complete()
+    run.complete(*((f"{source}-{target}", 1, 5) for source, target in quiet))
     picture = run.picture
     assert {"n50", "n55"} <= set(picture.texts)
     assert "Left out: 36 of 60 nodes with their messages." in picture.texts

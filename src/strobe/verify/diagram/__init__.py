@@ -6,8 +6,9 @@ it caught in flight are thick in that colour. Messages that break law 1 are thic
 exclamation mark: colour is never the only sign. Beneath the lines stand a sentence for each snapshot and a legend of
 what occurs. The same journal gives the same bytes.
 
-In the order in which they run: `spacetime` reads the journal as points, arrows and cuts; `layout` chooses what to show
-and in which column; `plan` gives everything its place; `drawing` paints it, with `labels`, `legend`, `svg`, `theme`.
+In the order in which they run: `spacetime` (with `order`) reads the journal as points, arrows and cuts; `layout`
+chooses what to show and in which column; `plan` gives everything its place; `drawing` paints it, with `labels`,
+`legend`, `svg` and `theme`.
 """
 
 from strobe.verify.diagram.drawing import render

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strobe.model.cut import Json
-from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.ids import NodeId
 from strobe.verify.diagram.labels import Labels
 from strobe.verify.diagram.layout import Layout, lay_out
 from strobe.verify.diagram.legend import Legend, captions, notes
 from strobe.verify.diagram.plan import Plan, Way
-from strobe.verify.diagram.spacetime import Arrow, Kind, SpaceTime, space_time
+from strobe.verify.diagram.spacetime import Arrow, Kind, SpaceTime, Taken, space_time
 from strobe.verify.diagram.svg import Box, Canvas, Curve, Spot, number, text_width
 from strobe.verify.diagram.theme import (
     DASHES,
@@ -224,14 +224,14 @@ class _Drawing:
                         self.legend.note("idle")
             self.labels.solid.append(Box(x - reach, y - reach, x + reach, y + reach))
 
-    def _state(self, node: NodeId, snapshot: SnapshotId | None) -> Json:
+    def _state(self, node: NodeId, snapshot: Taken | None) -> Json:
         """What the node recorded, or None."""
         cuts = (cut.cut for cut in self.run.cuts if cut.snapshot == snapshot and cut.cut is not None)
         return next((cut.states.get(node) for cut in cuts), None)
 
-    def _restart(self, x: float, snapshot: SnapshotId | None) -> None:
+    def _restart(self, x: float, snapshot: Taken | None) -> None:
         top, bottom = Spot(x, self.plan.ceiling), Spot(x, self.plan.ground)
-        source = f"snapshot {snapshot}" if snapshot else "the initial state"
+        source = f"snapshot {snapshot}" if snapshot and snapshot.id else "the initial state"
         style = f'stroke="{INK}" stroke-width="1.6"{RESTART_DASHES}'
         self.canvas.line(top, bottom, style, f"everything starts anew from {source}")
         words = Spot(x + 5, bottom.y - 3)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from strobe.model.ids import SnapshotId
 from strobe.verify.diagram.layout import Layout
-from strobe.verify.diagram.spacetime import Arrow, CutLine, Role
+from strobe.verify.diagram.spacetime import Arrow, CutLine, Role, Taken
 from strobe.verify.diagram.svg import Box, Canvas, Curve, Spot, text_width, wrap
 from strobe.verify.diagram.theme import (
     DASHES,
@@ -59,7 +58,7 @@ def captions(
     canvas: Canvas,
     cuts: tuple[CutLine, ...],
     arrows: tuple[Arrow, ...],
-    colours: Mapping[SnapshotId, str],
+    colours: Mapping[Taken, str],
     corner: Spot,
     width: float,
 ) -> float:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.ids import NodeId
 from strobe.verify.diagram.layout import Layout
-from strobe.verify.diagram.spacetime import Arrow, CutLine, Marker, SpaceTime
+from strobe.verify.diagram.spacetime import Arrow, CutLine, Marker, SpaceTime, Taken
 from strobe.verify.diagram.svg import Box, Curve, Spot, number, text_width
 from strobe.verify.diagram.theme import WARNING, colour
 
@@ -68,7 +68,7 @@ class Plan:
         self.lanes = {node: self.top + i * self.lane for i, node in enumerate(layout.nodes)}
         self.ceiling = self.top - self.lane * _MARGIN
         self.ground = self.top + (count - 1 + _MARGIN) * self.lane
-        self.colours: Mapping[SnapshotId, str] = {cut.snapshot: colour(i) for i, cut in enumerate(run.cuts)}
+        self.colours: Mapping[Taken, str] = {cut.snapshot: colour(i) for i, cut in enumerate(run.cuts)}
         self.shown = frozenset(layout.shown)
         self._drawn_cuts = frozenset(cut.snapshot for cut in layout.cuts)
         self._crowded = sum(bool(self.tints(arrow)) for arrow in layout.arrows) > _CROWD
@@ -99,7 +99,7 @@ class Plan:
     def _records(self, cut: CutLine) -> list[tuple[NodeId, int]]:
         return [(node, cut.records[node]) for node in self.layout.nodes if node in cut.records]
 
-    def _pills(self) -> dict[SnapshotId, Pill]:
+    def _pills(self) -> dict[Taken, Pill]:
         rows: list[list[Box]] = []
         pills = {}
         for cut in self.layout.cuts:

@@ -14,7 +14,6 @@ received before and sent after, and nothing else is recorded.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,9 +36,10 @@ from strobe.model.events import (
 )
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.verify.diagram.order import in_causal_order
 from strobe.verify.journal import Journal
 
-__all__ = ["Arrow", "Crossing", "CutLine", "Kind", "Marker", "Point", "Role", "SpaceTime", "space_time"]
+__all__ = ["Arrow", "Crossing", "CutLine", "Kind", "Marker", "Point", "Role", "SpaceTime", "Taken", "space_time"]
 
 
 class Kind(Enum):
@@ -75,18 +75,28 @@ class Role(Enum):
         return self is not Role.IN_FLIGHT
 
 
+class Taken(NamedTuple):
+    """A snapshot as it was taken. `incarnation` is told only of ids that were used again after a restart."""
+
+    id: SnapshotId
+    incarnation: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.id} of incarnation {self.incarnation}" if self.incarnation else str(self.id)
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     node: NodeId | None
     """None: a restart, which all nodes share."""
     kind: Kind
     step: int
-    snapshot: SnapshotId | None = None
+    snapshot: Taken | None = None
     action: Json = None
 
 
 class Crossing(NamedTuple):
-    snapshot: SnapshotId
+    snapshot: Taken
     role: Role
 
 
@@ -114,7 +124,7 @@ class Arrow:
 @dataclass(frozen=True, slots=True)
 class Marker:
     channel: Channel
-    snapshot: SnapshotId
+    snapshot: Taken
     start: int | None
     end: int | None
     first: bool
@@ -123,7 +133,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class CutLine:
-    snapshot: SnapshotId
+    snapshot: Taken
     records: Mapping[NodeId, int]
     """The point at which each node recorded."""
     cut: Cut | None
@@ -154,24 +164,26 @@ class _Epoch:
     receives: dict[tuple[ChannelId, int], list[tuple[int, int]]] = field(default_factory=dict)
     """Per message the points and steps that received it."""
     lost: set[tuple[ChannelId, int]] = field(default_factory=set)
-    markers: dict[tuple[ChannelId, SnapshotId], int] = field(default_factory=dict)
-    marker_ends: dict[tuple[ChannelId, SnapshotId], tuple[int, bool]] = field(default_factory=dict)
-    records: dict[SnapshotId, dict[NodeId, tuple[int, int]]] = field(default_factory=dict)
+    markers: dict[tuple[ChannelId, Taken], int] = field(default_factory=dict)
+    marker_ends: dict[tuple[ChannelId, Taken], tuple[int, bool]] = field(default_factory=dict)
+    records: dict[Taken, dict[NodeId, tuple[int, int]]] = field(default_factory=dict)
     """Per snapshot and node the point of the recording and the last step that it contains."""
-    cuts: dict[SnapshotId, Cut] = field(default_factory=dict)
+    cuts: dict[Taken, Cut] = field(default_factory=dict)
 
 
 class _Reader:
     """Turns events into points, in the order of the journal."""
 
-    def __init__(self) -> None:
+    def __init__(self, reused: frozenset[SnapshotId]) -> None:
+        """`reused`: ids that more than one incarnation recorded for."""
+        self.reused = reused
         self.points: list[Point] = []
         self.before: list[int | None] = []
         """The point before this one on the same line."""
         self.epochs = [_Epoch()]
         self.restarts: list[int] = []
         self._last: dict[NodeId, int] = {}
-        self._arrived: dict[int, tuple[ChannelId, SnapshotId]] = {}
+        self._arrived: dict[int, tuple[ChannelId, Taken]] = {}
 
     def read(self, event: Event) -> None:
         epoch = self.epochs[-1]
@@ -183,23 +195,37 @@ class _Reader:
                 epoch.receives.setdefault((channel, seq), []).append((at, step))
             case Sent(node, step, channel, seq, payload):
                 epoch.sends[channel, seq] = _Send(self._step(node, step), step, payload)
-            case MarkerReceived(node, step, channel, snapshot):
+            case MarkerReceived(node, step, channel, number):
+                snapshot = self._taken(number)
                 at = self._add(Point(node, Kind.MARKER, step, snapshot))
                 epoch.marker_ends[channel, snapshot] = at, False
                 self._arrived[at] = channel, snapshot
-            case Recorded(node, step, snapshot):
+            case Recorded(node, step, number):
+                snapshot = self._taken(number)
                 at = self._record(node, step, snapshot)
                 epoch.records.setdefault(snapshot, {}).setdefault(node, (at, step))
-            case MarkerSent(node, step, channel, snapshot):
+            case MarkerSent(node, step, channel, number):
+                snapshot = self._taken(number)
                 epoch.markers[channel, snapshot] = self._marker(node, step, snapshot)
             case Lost(channel, seq):
                 epoch.lost.add((channel, seq))
             case Crashed(node):
                 self._add(Point(node, Kind.CRASH, 0))
             case Completed(cut):
-                epoch.cuts[cut.snapshot] = cut
+                self._complete(cut)
             case Restarted(_, cut):
                 self._restart(cut)
+
+    def _taken(self, snapshot: SnapshotId) -> Taken:
+        return Taken(snapshot, len(self.epochs) if snapshot in self.reused else 0)
+
+    def _complete(self, cut: Cut) -> None:
+        """A merged journal may have the line behind a restart: it belongs to the last incarnation that recorded."""
+        for number, epoch in reversed(list(enumerate(self.epochs, 1))):
+            taken = Taken(cut.snapshot, number if cut.snapshot in self.reused else 0)
+            if taken in epoch.records:
+                epoch.cuts[taken] = cut
+                return
 
     def _add(self, point: Point) -> int:
         self.points.append(point)
@@ -222,7 +248,7 @@ class _Reader:
                 return at
         return self._add(Point(node, Kind.STEP, step))
 
-    def _record(self, node: NodeId, step: int, snapshot: SnapshotId) -> int:
+    def _record(self, node: NodeId, step: int, snapshot: Taken) -> int:
         match self._open(node):
             case at, Point(_, Kind.MARKER, _, cause) if cause == snapshot and at in self._arrived:
                 self.points[at] = Point(node, Kind.RECORD, step, snapshot)
@@ -230,14 +256,14 @@ class _Reader:
                 return at
         return self._add(Point(node, Kind.RECORD, step, snapshot))
 
-    def _marker(self, node: NodeId, step: int, snapshot: SnapshotId) -> int:
+    def _marker(self, node: NodeId, step: int, snapshot: Taken) -> int:
         match self._open(node):
             case at, Point(_, Kind.RECORD | Kind.MARKER, _, mine) if mine == snapshot:
                 return at
         return self._add(Point(node, Kind.MARKER, step, snapshot))
 
     def _restart(self, cut: Cut) -> None:
-        self.points.append(Point(None, Kind.RESTART, 0, cut.snapshot))
+        self.points.append(Point(None, Kind.RESTART, 0, Taken(cut.snapshot)))
         at = len(self.points) - 1
         self.before.append(None)
         self.restarts.append(at)
@@ -250,7 +276,7 @@ class _Reader:
 
 
 def space_time(journal: Journal) -> SpaceTime:
-    reader = _Reader()
+    reader = _Reader(_reused(journal.events))
     for event in journal.events:
         reader.read(event)
     graph = journal.header.graph
@@ -267,6 +293,16 @@ def space_time(journal: Journal) -> SpaceTime:
             points = {node: at for node, (at, _) in records.items()}
             cuts.append(CutLine(snapshot, points, epoch.cuts.get(snapshot)))
     return _in_order(reader, SpaceTime(graph, tuple(reader.points), tuple(arrows), tuple(markers), tuple(cuts)))
+
+
+def _reused(events: Iterable[Event]) -> frozenset[SnapshotId]:
+    epoch, seen, reused = 0, dict[SnapshotId, int](), set[SnapshotId]()
+    for event in events:
+        if isinstance(event, Restarted):
+            epoch += 1
+        elif isinstance(event, Recorded) and seen.setdefault(event.snapshot, epoch) != epoch:
+            reused.add(event.snapshot)
+    return frozenset(reused)
 
 
 def _arrows(graph: Graph, epoch: _Epoch) -> Iterable[Arrow]:
@@ -322,7 +358,7 @@ def _in_order(reader: _Reader, run: SpaceTime) -> SpaceTime:
     order: list[int] = []
     start = 0
     for end in edges:
-        order.extend(_sorted(range(start, end), needs))
+        order.extend(in_causal_order(range(start, end), needs))
         if end < len(run.points):
             order.append(end)
         start = end + 1
@@ -338,7 +374,7 @@ def _in_order(reader: _Reader, run: SpaceTime) -> SpaceTime:
 
     def when(link: Arrow | Marker) -> tuple[int, int, str, int]:
         start, end = (last if at is None else at for at in (link.start, link.end))
-        return start, end, link.channel.id, link.seq if isinstance(link, Arrow) else link.snapshot
+        return start, end, link.channel.id, link.seq if isinstance(link, Arrow) else link.snapshot.id
 
     return SpaceTime(
         run.graph,
@@ -347,28 +383,3 @@ def _in_order(reader: _Reader, run: SpaceTime) -> SpaceTime:
         tuple(sorted(markers, key=when)),
         tuple(sorted(cuts, key=lambda cut: (cut.snapshot, min(cut.records.values())))),
     )
-
-
-def _sorted(points: range, needs: list[list[int]]) -> Iterable[int]:
-    if all(need < at for at in points for need in needs[at]):
-        return points
-    open_needs = {at: sum(need in points for need in needs[at]) for at in points}
-    followers: dict[int, list[int]] = {at: [] for at in points}
-    for at in points:
-        for need in needs[at]:
-            if need in points:
-                followers[need].append(at)
-    ready = [at for at in points if open_needs[at] == 0]
-    done = dict[int, None]()
-    while len(done) < len(points):
-        if not ready:  # a loop of causes: no real run has one, but a picture of nonsense beats none
-            ready.append(min(at for at in points if at not in done))
-        at = heapq.heappop(ready)
-        if at in done:
-            continue
-        done[at] = None
-        for follower in followers[at]:
-            open_needs[follower] -= 1
-            if open_needs[follower] == 0:
-                heapq.heappush(ready, follower)
-    return tuple(done)
