@@ -136,6 +136,18 @@ def test_a_held_channel_delivers_nothing() -> None:
     assert Choice("deliver", "source1-map1") not in start.enabled()
 
 
+def test_the_end_of_a_source_travels_to_the_last_node() -> None:
+    """Each node ends when all its inputs have; a loop never does, because something may still be on the way back."""
+    lane = world("aligned", "dataflow", "one-lane")
+    while not lane.done():
+        lane.perform(lane.enabled()[-1])
+    assert all(wire.ended for wire in lane.wires.values())
+    loop = world("aligned", "feedback-loop", "once-round")
+    while not loop.done():
+        loop.perform(loop.enabled()[-1])
+    assert [wire.id for wire in loop.wires.values() if wire.ended] == ["source-head"]
+
+
 def test_a_frozen_node_does_nothing_until_it_is_thawed() -> None:
     start = world("freeze-in-turn")
     start.perform(Choice("initiate", "n1", 1))
