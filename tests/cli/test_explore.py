@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,24 @@ def test_progress_goes_to_standard_error_in_lines_when_that_is_no_terminal(strob
     assert done.err
     assert all(" % explored, " in line and line.endswith(" states") for line in done.err.splitlines())
     assert "explored" not in done.out
+
+
+def test_on_a_terminal_there_is_a_bar() -> None:
+    screen, terminal = os.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "strobe.cli.main", "sim", "explore", "two-process"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm"},
+        text=True,
+        check=True,
+    )
+    os.close(terminal)
+    shown = os.read(screen, 65536).decode()
+    os.close(screen)
+    assert "exploring" in shown
+    assert "100 %" in shown
+    assert done.stdout.endswith("no violation: every snapshot in every schedule is a consistent cut\n")
 
 
 @pytest.mark.parametrize(
