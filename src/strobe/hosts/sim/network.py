@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from strobe.model.cut import Message
@@ -175,6 +176,7 @@ def _long_tailed(low: int, cap: int) -> tuple[int, ...]:
     return tuple(min(cap, (low << _BITS) // (i + 1)) for i in range(1 << _BITS))
 
 
+@cache
 def delays(text: str) -> Delays:
     """`fixed`, `uniform`, `long-tailed` or `bursty`, with optional numbers: `fixed:10`, `uniform:1:40`."""
     name, *rest = text.split(":")

@@ -94,7 +94,8 @@ def random_system(seed: int, protocol: str | None = None, machine: Callable[...,
     """The system that an even seed walks through."""
     dice = Dice(seed)
     spec = dice.pick(CORRECT) if protocol is None else PROTOCOLS[protocol]
-    graph = spec.prepare(_graph(dice))
+    layered = spec.start is Start.SOURCES and dice.below(2) == 0
+    graph = spec.prepare(_layers(dice) if layered else _graph(dice))
     scripts: dict[NodeId, tuple[Json, ...]] = {}
     for node in graph.nodes:
         outputs = graph.outputs(node)
@@ -104,7 +105,7 @@ def random_system(seed: int, protocol: str | None = None, machine: Callable[...,
     plan = {s: _initiators(spec, graph, s, dice) for s in snapshots}
     aborts = frozenset(s for s in snapshots if dice.below(5) == 0)
     missed: frozenset[SnapshotId] = frozenset()
-    if spec.start is Start.SOURCES and len(snapshots) > 1 and len(plan[snapshots[0]]) > 1 and dice.below(5) == 0:
+    if spec.start is Start.SOURCES and len(snapshots) > 1 and len(plan[snapshots[0]]) > 1 and dice.below(3) == 0:
         missed = frozenset(snapshots[:1])
         plan[snapshots[0]] = plan[snapshots[0]][1:]
     order: Order = "fifo" if spec.needs_fifo or dice.below(4) == 0 else "reorder"
@@ -127,6 +128,18 @@ def _graph(dice: Dice) -> Graph:
     # Forward only: sources, joins and sinks.
     pairs = [(nodes[i], nodes[j]) for j in range(len(nodes)) for i in range(j)]
     return joined(nodes, dice.shuffled(pairs)[: 1 + dice.below(2 * len(nodes))])
+
+
+def _layers(dice: Dice) -> Graph:
+    """Sources into joins, joins into a sink or back: what barriers are for."""
+    sources, joins = node_names(2 + dice.below(2), "s"), node_names(1 + dice.below(2), "j")
+    pairs = [(s, j) for s in sources for j in joins]
+    ends = dice.below(3)
+    if ends == 0:
+        return joined((*sources, *joins), pairs)
+    end = NodeId("e")
+    back = [(end, joins[0])] if ends == 1 else []
+    return joined((*sources, *joins, end), [*pairs, *((j, end) for j in joins), *back])
 
 
 def _initiators(spec: ProtocolSpec, graph: Graph, snapshot: int, dice: Dice) -> tuple[NodeId, ...]:

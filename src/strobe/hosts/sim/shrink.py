@@ -234,7 +234,8 @@ class _Tracer:
             wire = self.world.wires[event.channel]
             yield from (Choice("deliver", wire.id, i) for i in range(len(wire.queue)) if _is_of(wire.queue[i], event))
         else:
-            if isinstance(event, Recorded):
+            # Nodes that freeze do so one after the other: the last one thaws first.
+            if isinstance(event, Recorded) and not any(site.frozen for site in self.world.sites.values()):
                 yield Choice("initiate", event.node, event.snapshot)
             yield from self.world.enabled()
 

@@ -19,7 +19,7 @@ from strobe.hosts.sim.dice import Dice
 from strobe.hosts.sim.judge import Failure, Judge
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import ProtocolSpec, protocol
-from strobe.hosts.sim.sites import Choice
+from strobe.hosts.sim.sites import Choice, Site
 from strobe.hosts.sim.workloads import Workload, workload
 from strobe.hosts.sim.world import World
 from strobe.model.app import Application, Reaction
@@ -51,9 +51,9 @@ class System:
     machine: Callable[..., Any] | None = None  # a mutant in place of the protocol's own class
     partial: bool = False  # parts of the workload's graph are left out, so its invariant says nothing
 
-    def world(self, events: list[Event] | None = None) -> World:
+    def world(self, events: list[Event] | None = None, *, forks: bool = True) -> World:
         """The system before anything has happened."""
-        return World(
+        return (World if forks else _Straight)(
             self.graph,
             _Cropped(self.workload, self.graph) if self.partial else self.workload,
             self.spec,
@@ -84,6 +84,13 @@ class System:
             world.abort(SnapshotId(choice.arg), "the coordinator gave it up")
         else:
             world.perform(choice)
+
+
+class _Straight(World):
+    """A world that goes one way only: nothing has to be copied before it changes."""
+
+    def _detach(self, node: NodeId) -> Site:
+        return self.sites[node]
 
 
 class _Cropped:
@@ -196,7 +203,7 @@ def walk(system: System, seed: int, *, stop: bool = True) -> Run:
 
 def _run(system: System, choose: Callable[[list[Choice]], Choice | None], *, stop: bool, seed: int | None) -> Run:
     events: list[Event] = []
-    world, judge = system.world(events), system.judge()
+    world, judge = system.world(events, forks=False), system.judge()
     taken: list[Choice] = []
     failures: list[Failure] = []
     done = False

@@ -10,7 +10,6 @@ from strobe.protocol.barriers import Barriers
 from strobe.protocol.events import (
     BarrierArrived,
     ChannelRecorded,
-    Deliver,
     Effect,
     Hold,
     Input,
@@ -87,24 +86,26 @@ class AlignsOvertaking(Barriers):
 
 
 class ReleasesBeforeRecording(Barriers):
-    """Releases the inputs when all barriers are there, and records after the next message."""
+    """Releases the inputs when all barriers are there, lets a message through, and records when the next comes."""
 
     _pending: tuple[SnapshotId, bool, tuple[ChannelId, ...]] | None = None
+    _passed = False
 
     def key(self) -> object:
-        return super().key(), self._pending
+        return super().key(), self._pending, self._passed
 
     def step(self, input: Input) -> tuple[Effect, ...]:
         if self._pending is None:
             return super().step(input)
-        if isinstance(input, MessageArrived):
-            return super().step(input) + self._record_at_last(*self._pending)
+        if isinstance(input, MessageArrived) and not self._passed:
+            self._passed = True
+            return super().step(input)
         return self._record_at_last(*self._pending) + super().step(input)
 
     def _record(self, snapshot: SnapshotId, *, overtakes: bool, by: BarrierArrived | None = None) -> tuple[Effect, ...]:
         if not self._arrived:
             return super()._record(snapshot, overtakes=overtakes, by=by)
-        self._pending = (snapshot, overtakes, tuple(self._arrived))
+        self._pending, self._passed = (snapshot, overtakes, tuple(self._arrived)), False
         return self._release()
 
     def _record_at_last(
@@ -115,8 +116,8 @@ class ReleasesBeforeRecording(Barriers):
         return super()._record(snapshot, overtakes=overtakes)
 
 
-class RecordsLate(Barriers):
-    """Sends the barriers on at once, but captures the state only after the next thing that happens to the node."""
+class _DoesLate(Barriers):
+    """Keeps some effects of a step back until the next thing comes."""
 
     _late: tuple[Effect, ...] = ()
 
@@ -124,27 +125,26 @@ class RecordsLate(Barriers):
         return super().key(), self._late
 
     def step(self, input: Input) -> tuple[Effect, ...]:
-        late, self._late = self._late, ()
-        effects = super().step(input)
-        delivered = tuple(e for e in effects if isinstance(e, Deliver))
-        self._late = tuple(e for e in effects if isinstance(e, RecordState | ChannelRecorded | NodeRecorded))
-        others = tuple(e for e in effects if e not in delivered and e not in self._late)
-        return (*delivered, *late, *others)
+        late, effects = self._late, super().step(input)
+        self._late = tuple(e for e in effects if self._is_late(e))
+        return (*late, *(e for e in effects if not self._is_late(e)))
+
+    def _is_late(self, effect: Effect) -> bool:
+        raise NotImplementedError
 
 
-class SendsBarriersLate(Barriers):
-    """Records at once, but keeps the barriers back until the next thing happens to the node."""
+class RecordsLate(_DoesLate):
+    """Sends the barriers at once, but captures the state when the next thing comes: what it sent since is in it."""
 
-    _late: tuple[Effect, ...] = ()
+    def _is_late(self, effect: Effect) -> bool:
+        return isinstance(effect, RecordState | ChannelRecorded | NodeRecorded)
 
-    def key(self) -> object:
-        return super().key(), self._late
 
-    def step(self, input: Input) -> tuple[Effect, ...]:
-        late, self._late = self._late, ()
-        effects = super().step(input)
-        self._late = tuple(e for e in effects if isinstance(e, SendBarrier))
-        return (*(e for e in effects if not isinstance(e, SendBarrier)), *late)
+class SendsBarriersLate(_DoesLate):
+    """Records at once, but keeps the barriers back until the next thing comes."""
+
+    def _is_late(self, effect: Effect) -> bool:
+        return isinstance(effect, SendBarrier)
 
 
 class ForgetsAnOutput(Barriers):

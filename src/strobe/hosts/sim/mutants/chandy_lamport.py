@@ -10,7 +10,6 @@ from strobe.model.ids import ChannelId, SeenIds, SnapshotId
 from strobe.protocol.chandy_lamport import ChandyLamport
 from strobe.protocol.events import (
     ChannelRecorded,
-    Deliver,
     Effect,
     Input,
     MessageArrived,
@@ -22,7 +21,7 @@ __all__ = ["CHANDY_LAMPORT"]
 
 
 class RecordsLate(ChandyLamport):
-    """Sends the markers at once, but captures the state only after the next thing that happens to the node."""
+    """Sends the markers at once, but captures the state only when the next thing comes: what it sent since is in it."""
 
     def __init__(self, inputs: Iterable[ChannelId], outputs: Iterable[ChannelId]) -> None:
         super().__init__(inputs, outputs)
@@ -33,10 +32,7 @@ class RecordsLate(ChandyLamport):
 
     def step(self, input: Input) -> tuple[Effect, ...]:
         late, self._late = self._late, ()
-        effects = super().step(input)
-        delivered = tuple(e for e in effects if isinstance(e, Deliver))
-        others = tuple(e for e in effects if not isinstance(e, Deliver))
-        return (*delivered, *(RecordState(s) for s in late), *others)
+        return (*(RecordState(s) for s in late), *super().step(input))
 
     def _record(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         _, *markers = super()._record(snapshot)
@@ -63,7 +59,7 @@ class SendsMarkersLate(ChandyLamport):
 
     def step(self, input: Input) -> tuple[Effect, ...]:
         late, self._late = self._late, ()
-        return (*super().step(input), *late)
+        return (*late, *super().step(input))
 
     def _record(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         record, *markers = super()._record(snapshot)

@@ -21,13 +21,21 @@ __all__ = ["LAI_YANG"]
 
 
 class DeliversBeforeColour(LaiYang):
-    """Delivers a message of a later colour first, and records afterwards."""
+    """Delivers a message of a later colour first, and takes that colour when the next thing comes."""
+
+    _owed = 0
+
+    def key(self) -> object:
+        return super().key(), self._owed
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        if isinstance(input, Sending):
+            return super().step(input)
+        return self._record_up_to(SnapshotId(self._owed)) + super().step(input)
 
     def _colour(self, stamp: int) -> tuple[Effect, ...]:
+        self._owed = max(self._owed, stamp)
         return ()
-
-    def _message(self, channel: ChannelId, message: Any, stamp: int) -> tuple[Effect, ...]:
-        return super()._message(channel, message, stamp) + self._record_up_to(SnapshotId(stamp))
 
 
 class StampsStale(LaiYang):
