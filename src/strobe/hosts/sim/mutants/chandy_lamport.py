@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from strobe.hosts.sim.judge import Kind
 from strobe.hosts.sim.mutants.base import Mutant
 from strobe.model.ids import ChannelId, SeenIds, SnapshotId
 from strobe.protocol.chandy_lamport import ChandyLamport
@@ -188,20 +189,26 @@ class ForgetsAborted(ChandyLamport):
 _CL = ("chandy-lamport",)
 
 CHANDY_LAMPORT = (
-    Mutant("records-late", _CL, "A node records its state before its markers, and before any later message, go out.",
-           RecordsLate),
-    Mutant("sends-markers-late", _CL, "A marker goes out before every message that follows the recording.",
-           SendsMarkersLate),
-    Mutant("records-from-before", _CL, "A channel's content starts at the recording.", RecordsFromBefore),
-    Mutant("records-past-the-marker", _CL, "A channel's content ends at its marker.", RecordsPastTheMarker),
-    Mutant("fills-first-channel", _CL, "The channel of the first marker is empty.", FillsFirstChannel),
-    Mutant("forwards-every-marker", _CL, "One marker on each channel: only the first marker is sent on.",
-           ForwardsEveryMarker),
-    Mutant("forgets-finished", _CL, "A finished snapshot is remembered: nothing makes it start anew.", ForgetsFinished),
-    Mutant("forgets-an-output", _CL, "A marker is sent on every output channel.", ForgetsAnOutput),
-    Mutant("drops-second-snapshot", _CL, "Snapshots overlap: a marker counts while another snapshot is being recorded.",
-           DropsSecondSnapshot),
-    Mutant("records-for-one-snapshot", _CL, "Snapshots share nothing: a message counts for each that is open.",
-           RecordsForOneSnapshot),
-    Mutant("forgets-aborted", _CL, "A snapshot that was given up is never started again.", ForgetsAborted),
+    Mutant("records-late", _CL, Kind.CUT, RecordsLate,
+           "A node records its state before its markers, and before any later message, go out."),
+    Mutant("sends-markers-late", _CL, Kind.CUT, SendsMarkersLate,
+           "A marker goes out before every message that follows the recording."),
+    Mutant("records-from-before", _CL, Kind.CUT, RecordsFromBefore,
+           "A channel's content starts at the recording."),
+    Mutant("records-past-the-marker", _CL, Kind.CUT, RecordsPastTheMarker,
+           "A channel's content ends at its marker."),
+    Mutant("fills-first-channel", _CL, Kind.CUT, FillsFirstChannel,
+           "The channel of the first marker is empty."),
+    Mutant("forwards-every-marker", _CL, Kind.PROTOCOL, ForwardsEveryMarker,
+           "One marker on each channel: only the first marker is sent on."),
+    Mutant("forgets-finished", _CL, Kind.MARKERS, ForgetsFinished,
+           "A finished snapshot is remembered: nothing makes it start anew."),
+    Mutant("forgets-an-output", _CL, Kind.LIVENESS, ForgetsAnOutput,
+           "A marker is sent on every output channel."),
+    Mutant("drops-second-snapshot", _CL, Kind.LIVENESS, DropsSecondSnapshot,
+           "Snapshots overlap: a marker counts while another snapshot is being recorded."),
+    Mutant("records-for-one-snapshot", _CL, Kind.CUT, RecordsForOneSnapshot,
+           "Snapshots share nothing: a message counts for each that is open."),
+    Mutant("forgets-aborted", _CL, Kind.PROTOCOL, ForgetsAborted,
+           "A snapshot that was given up is never started again."),
 )  # fmt: skip

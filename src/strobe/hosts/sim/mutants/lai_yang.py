@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from strobe.hosts.sim.judge import Kind
 from strobe.hosts.sim.mutants.base import Mutant
 from strobe.model.ids import ChannelId, SnapshotId
 from strobe.protocol.events import (
@@ -140,20 +141,24 @@ class ForgetsAborted(LaiYang):
 _LY = ("lai-yang",)
 
 LAI_YANG = (
-    Mutant("delivers-before-colour", _LY, "Colour before delivery: a node records before it takes a later message in.",
-           DeliversBeforeColour),
-    Mutant("stamps-stale", _LY, "A message carries the number that its sender has at the sending.", StampsStale),
-    Mutant("records-any-colour", _LY, "A channel's content holds only messages of the old colour.", RecordsAnyColour),
-    Mutant("closes-at-the-count", _LY, "A channel stays open until everything that was counted has come.",
-           ClosesAtTheCount),
-    Mutant("forgets-received-before", _LY, "What came before the recording counts against the sender's count.",
-           ForgetsReceivedBefore),
-    Mutant("counts-late", _LY, "The count is taken at the recording.", CountsLate),
-    Mutant("forgets-a-count", _LY, "A count is sent for every output channel.", ForgetsAnOutput),
-    Mutant("skips-older", _LY, "A node that hears of a later snapshot first records those between as well.",
-           SkipsOlder),
-    Mutant("records-for-newest-only", _LY, "Snapshots share nothing: an old message counts for each that is open.",
-           RecordsForOneSnapshot),
-    Mutant("forgets-aborted-number", _LY, "A snapshot that was given up is not recorded by those who hear of it later.",
-           ForgetsAborted),
+    Mutant("delivers-before-colour", _LY, Kind.CUT, DeliversBeforeColour,
+           "Colour before delivery: a node records before it takes a later message in."),
+    Mutant("stamps-stale", _LY, Kind.CUT, StampsStale,
+           "A message carries the number that its sender has at the sending."),
+    Mutant("records-any-colour", _LY, Kind.CUT, RecordsAnyColour,
+           "A channel's content holds only messages of the old colour."),
+    Mutant("closes-at-the-count", _LY, Kind.CUT, ClosesAtTheCount,
+           "A channel stays open until everything that was counted has come."),
+    Mutant("forgets-received-before", _LY, Kind.LIVENESS, ForgetsReceivedBefore,
+           "What came before the recording counts against the sender's count."),
+    Mutant("counts-late", _LY, Kind.LIVENESS, CountsLate,
+           "The count is taken at the recording."),
+    Mutant("forgets-a-count", _LY, Kind.LIVENESS, ForgetsAnOutput,
+           "A count is sent for every output channel."),
+    Mutant("skips-older", _LY, Kind.PROTOCOL, SkipsOlder,
+           "A node that hears of a later snapshot first records those between as well."),
+    Mutant("records-for-newest-only", _LY, Kind.LIVENESS, RecordsForOneSnapshot,
+           "Snapshots share nothing: an old message counts for each that is open."),
+    Mutant("forgets-aborted-number", _LY, Kind.LIVENESS, ForgetsAborted,
+           "A snapshot that was given up is not recorded by those who hear of it later."),
 )  # fmt: skip
