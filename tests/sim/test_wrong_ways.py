@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strobe.hosts.sim.faults import Faults
@@ -96,6 +98,51 @@ def test_a_lost_marker_leaves_the_snapshot_incomplete_and_the_system_unharmed() 
     assert result.incomplete == (1,)
     assert not result.verdicts
     assert result.end is None
+
+
+def test_a_lost_barrier_blocks_an_aligned_system_until_the_snapshot_is_given_up() -> None:
+    """Held inputs wait for ever for a barrier that is gone; a timeout frees them, and nothing is lost or wrong."""
+    blocked = given_up = 0
+    for seed in range(20):
+        config = SimConfig(seed=seed, protocol="aligned", snapshots=4, faults=Faults(lose_markers=60))
+        blocked += run(config).end is not None
+        result = run(replace(config, snapshot_timeout=80))
+        assert result.end is None, seed
+        assert not result.incomplete, seed
+        assert all(verdict.ok for verdict in result.verdicts), seed
+        assert not report(result).violations, seed
+        assert len(result.verdicts) + len(result.aborted) == 4, seed
+        given_up += sum("not complete after 80 ticks" in reason for reason in result.aborted.values())
+    assert blocked
+    assert given_up
+
+
+def test_a_newer_barrier_shows_that_an_older_one_was_lost() -> None:
+    """The node that sees it declines the older snapshot, which is given up everywhere."""
+    reasons = [
+        reason
+        for seed in range(20)
+        for reason in run(
+            SimConfig(seed=seed, protocol="unaligned", snapshots=6, faults=Faults(lose_markers=60))
+        ).aborted.values()
+    ]
+    assert any("declined it: barrier" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("protocol", [name for name, spec in PROTOCOLS.items() if spec.is_correct])
+def test_giving_a_snapshot_up_too_soon_harms_nobody(protocol: str) -> None:
+    """Some are given up in the middle, some finish just in time; the others and the system are unharmed."""
+    complete = given_up = 0
+    for seed in range(15):
+        result = run(SimConfig(seed=seed, protocol=protocol, snapshots=5, snapshot_timeout=25))
+        assert result.end is None, seed
+        assert not result.incomplete, seed
+        assert not report(result).violations, seed
+        assert all(verdict.ok for verdict in result.verdicts), seed
+        complete += len(result.verdicts)
+        given_up += len(result.aborted)
+    assert complete
+    assert given_up
 
 
 def test_a_second_marker_is_refused_as_a_fault_of_its_sender() -> None:

@@ -43,6 +43,7 @@ class SimConfig:
     delays: str = "uniform"
     faults: Faults = field(default_factory=Faults)
     alignment_timeout: int = 15
+    snapshot_timeout: int = 0  # after which a snapshot is given up; 0 is never
     skew: int = 40  # between the fastest and the slowest clock
     journal: bool = True
     force: bool = False  # run a FIFO protocol on channels that reorder
@@ -109,6 +110,7 @@ def run(config: SimConfig, *, machine: Callable[..., Any] | None = None) -> SimR
         faults=config.faults,
         trouble=plan_trouble(config.faults, graph, horizon, dice),
         alignment_timeout=config.alignment_timeout,
+        snapshot_timeout=config.snapshot_timeout,
         skew=config.skew,
     )
     events: list[Event] | None = [] if config.journal else None
@@ -196,6 +198,7 @@ def _header(config: SimConfig, load: Workload, graph: Graph, initial: Mapping[No
         "delays": config.delays,
         "faults": config.faults.to_json(),
         "alignment_timeout": config.alignment_timeout,
+        "snapshot_timeout": config.snapshot_timeout,
         "skew": config.skew,
         "force": config.force,
         "max_events": config.max_events,
@@ -230,6 +233,7 @@ def config_of(header: Header) -> SimConfig:
         delays=sim["delays"],
         faults=Faults(**sim["faults"]),
         alignment_timeout=sim["alignment_timeout"],
+        snapshot_timeout=sim["snapshot_timeout"],
         skew=sim["skew"],
         force=sim["force"],
         max_events=sim["max_events"],

@@ -47,6 +47,7 @@ class Scheduler(Driver):
         faults: Faults,
         trouble: Trouble,
         alignment_timeout: int,
+        snapshot_timeout: int,
         skew: int,
     ) -> None:
         self.workload = workload
@@ -59,6 +60,7 @@ class Scheduler(Driver):
         self._faults = faults
         self._trouble = trouble
         self._alignment_timeout = alignment_timeout
+        self._snapshot_timeout = snapshot_timeout
         self._skew = skew
         self._heap: list[tuple[int, int, _Due]] = []
         self._count = 0
@@ -237,11 +239,17 @@ class Scheduler(Driver):
             initiators = tuple(n for n in world.graph.nodes if not world.live_inputs(n))
         else:
             initiators = world.spec.initiators(world.graph, snapshot, asked)
+        if self._snapshot_timeout:
+            self.at(self.now + self._snapshot_timeout, partial(self._give_up, snapshot))
         for node in initiators:
             # A node hears of snapshots in rising order.
             due = max(self.now + self.dice.below(5), self._last_start.get(node, 0) + 1)
             self._last_start[node] = due
             self.at(due, partial(self._initiate, node, snapshot))
+
+    def _give_up(self, snapshot: SnapshotId) -> None:
+        if snapshot in self.world.started:
+            self.world.abort(snapshot, f"it was not complete after {self._snapshot_timeout} ticks")
 
     def _initiate(self, node: NodeId, snapshot: SnapshotId) -> None:
         if not self.recovery.is_stopped(node):
