@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql.types import LongType, StructField, StructType
 
 from strobe.hosts.spark.admission import Limits
-from strobe.hosts.spark.agent import Recording, StageAgent
+from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.channel_log import DataFile
 from strobe.hosts.spark.messages import (
@@ -28,6 +28,7 @@ from strobe.hosts.spark.messages import (
     StartSnapshot,
     ToCoordinator,
 )
+from strobe.hosts.spark.recording import Recorded, Recording
 from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode
@@ -41,7 +42,7 @@ Reads = dict[str, tuple[str, ...]]
 class Immediate:
     """Uploads that are durable at once, or when a test says so."""
 
-    def submit(self, agent: StageAgent, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
+    def submit(self, stage: Recorded, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
         record = NodeRecord(batch=recording.batch, inputs=dict(recording.inputs), output=recording.barrier)  # type: ignore[arg-type]
         done(StagePart(record, recording.barrier, dict(recording.in_flight)))
 

@@ -24,9 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from strobe.hosts.spark import faults, spark_checkpoint
 from strobe.hosts.spark.admission import Limits, Span, merge, plan_end
@@ -43,6 +41,7 @@ from strobe.hosts.spark.messages import (
     ToAgent,
     ToCoordinator,
 )
+from strobe.hosts.spark.recording import Recording, Uploads
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, HostFault, StrobeError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
@@ -68,33 +67,10 @@ from strobe.protocol.events import (
 )
 from strobe.store.manifest import NOTHING, InFlight
 
-__all__ = ["Recording", "StageAgent", "Uploads"]
+__all__ = ["StageAgent"]
 
 _log = logging.getLogger("strobe.agent")
 _COMMIT_POLL = 0.002
-
-
-@dataclass(slots=True)
-class Recording:
-    """One snapshot's part of this stage, while it is being gathered."""
-
-    snapshot: SnapshotId
-    batch: int
-    inputs: Mapping[NodeId, int]
-    began: float  # when this stage first heard of the snapshot
-    recorded_at: float
-    barrier: int | None = None
-    sync_ms: float = 0.0
-    in_flight: dict[NodeId, InFlight] = field(default_factory=dict)
-    sinks: Mapping[str, Json] = field(default_factory=dict)  # where each sink stood
-
-
-class Uploads(Protocol):
-    """Makes a recording durable in the background, then calls back."""
-
-    def submit(
-        self, agent: StageAgent, recording: Recording, done: Callable[[StagePart | StrobeError], None]
-    ) -> None: ...
 
 
 class StageAgent:

@@ -136,7 +136,7 @@ class Job:
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(self)
         stages = assemble(pipeline, self._spark, self._gate, home, self.base)
-        self._uploads = PartUploads(self.store, lambda agent: self._runners[agent.uid].state_rows())
+        self._uploads = PartUploads(self.store, lambda uid: self._runners[uid].state_rows())
         self._writer = ManifestWriter(
             pipeline, home, self.store, self._uploads,
             {s.spec.uid: s.output for s in stages if s.output is not None},

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from strobe.hosts.spark import faults, spark_checkpoint
-from strobe.hosts.spark.agent import Recording, StageAgent
 from strobe.hosts.spark.messages import StagePart
+from strobe.hosts.spark.recording import Recorded, Recording
 from strobe.model.errors import Failed, StrobeError
-from strobe.model.ids import SnapshotId
+from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.manifest import NOTHING, BlobRef, NodeRecord, Prepared
 from strobe.store.snapshots import SnapshotStore
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("strobe.uploads")
 class PartUploads:
     """Uploads of all stages of a job. `open` before a snapshot is triggered, `close` when it is given up."""
 
-    def __init__(self, store: SnapshotStore, state_rows: Callable[[StageAgent], int | None], threads: int = 2) -> None:
+    def __init__(self, store: SnapshotStore, state_rows: Callable[[NodeId], int | None], threads: int = 2) -> None:
         self._store = store
         self._state_rows = state_rows
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
@@ -45,16 +45,16 @@ class PartUploads:
     def shutdown(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, agent: StageAgent, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
+    def submit(self, stage: Recorded, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
         def work() -> None:
             try:
-                done(self._upload(agent, recording))
+                done(self._upload(stage, recording))
             except StrobeError as error:
                 done(error)
             except OSError as error:
                 done(Failed(f"{error.filename or 'a file'}: {error.strerror or error}"))
             except Exception as error:
-                _log.exception("%s: upload for snapshot %d", agent.uid, recording.snapshot)
+                _log.exception("%s: upload for snapshot %d", stage.uid, recording.snapshot)
                 done(Failed(f"{type(error).__name__}: {error}"))
 
         try:
@@ -62,21 +62,21 @@ class PartUploads:
         except RuntimeError:
             done(Failed("the job is stopping"))
 
-    def _upload(self, agent: StageAgent, recording: Recording) -> StagePart:
+    def _upload(self, stage: Recorded, recording: Recording) -> StagePart:
         began = time.monotonic()
         files: dict[str, BlobRef] = {}
         bytes_new = bytes_total = 0
         offsets = partitions = None
         if recording.batch != NOTHING:
-            root = agent.checkpoint
+            root = stage.checkpoint
             names = spark_checkpoint.batch_files(root, recording.batch)
             entry = spark_checkpoint.read_offsets(root, recording.batch)
             offsets, partitions = list(entry.sources), entry.partitions
-            faults.point("snapshot.files-listed", agent.uid)
+            faults.point("snapshot.files-listed", stage.uid)
             upload = self._store.session(recording.snapshot).put_files({str(name): root / name for name in names})
             files, bytes_new, bytes_total = dict(upload.files), upload.bytes_new, upload.bytes_total
-        if agent.output is not None and recording.barrier is not None:
-            agent.output.sync(recording.barrier)
+        if stage.output is not None and recording.barrier is not None:
+            stage.output.sync(recording.barrier)
         record = NodeRecord(
             files=files,
             batch=recording.batch,
@@ -84,7 +84,7 @@ class PartUploads:
             output=recording.barrier,
             offsets=offsets,
             partitions=partitions,
-            state_rows=self._state_rows(agent),
+            state_rows=self._state_rows(stage.uid),
             bytes_new=bytes_new,
             bytes_total=bytes_total,
             alignment_ms=round((recording.recorded_at - recording.began) * 1000, 3),
