@@ -134,6 +134,13 @@ class _DoesLate(Barriers):
         raise NotImplementedError
 
 
+class KeepsOneHeld(Barriers):
+    """Forgets to release one of the inputs that it held."""
+
+    def _release(self) -> tuple[Effect, ...]:
+        return super()._release()[1:]
+
+
 class RecordsLate(_DoesLate):
     """Sends the barriers at once, but captures the state when the next thing comes: what it sent since is in it."""
 
@@ -206,6 +213,23 @@ class RecordsPastTheBarrier(Barriers):
         contents = tuple(ChannelRecorded(snapshot, c, tuple(messages)) for c, messages in channels.items())
         channels.clear()
         return (*contents, *super()._finish(snapshot))
+
+
+class FinishesEarly(Barriers):
+    """Calls its part complete when one channel is still open."""
+
+    _told: frozenset[SnapshotId] = frozenset()
+
+    def key(self) -> object:
+        return super().key(), self._told
+
+    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        left, told = len(self._recording[snapshot]), snapshot in self._told
+        if left:
+            self._told |= {snapshot} if left == 1 else set()
+            return (NodeRecorded(snapshot),) if left == 1 and not told else ()
+        effects = super()._finish(snapshot)
+        return () if told else effects
 
 
 class ForgetsOvertaken(Barriers):
@@ -314,6 +338,8 @@ BARRIERS = (
            "A barrier that has overtaken messages records at once."),
     Mutant("releases-before-recording", _ALIGNED, Kind.CUT, ReleasesBeforeRecording,
            "Held inputs are released after the recording."),
+    Mutant("keeps-one-held", _ALIGNED, Kind.LIVENESS, KeepsOneHeld,
+           "Every input that was held is released after the recording."),
     Mutant("records-after-barriers", _ALL, Kind.CUT, RecordsLate,
            "A node records its state before its barriers go out."),
     Mutant("sends-barriers-late", _ALL, Kind.CUT, SendsBarriersLate,
@@ -330,6 +356,8 @@ BARRIERS = (
            "A channel's content ends at its barrier."),
     Mutant("forgets-overtaken", _UNALIGNED, Kind.CUT, ForgetsOvertaken,
            "What a barrier overtakes is the channel's content."),
+    Mutant("finishes-before-barriers", ("unaligned", "aligned", "aligned-with-timeout"), Kind.CUT, FinishesEarly,
+           "A node's part is complete when every input is closed."),
     Mutant("drops-feedback", _ALL, Kind.CUT, DropsFeedback,
            "What is on its way back in a loop belongs to the snapshot."),
     Mutant("timeout-forgets-held", _TIMEOUT, Kind.LIVENESS, TimeoutForgetsHeld,

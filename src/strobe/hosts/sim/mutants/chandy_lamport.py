@@ -14,6 +14,7 @@ from strobe.protocol.events import (
     Effect,
     Input,
     MessageArrived,
+    NodeRecorded,
     RecordState,
     SendMarker,
 )
@@ -148,6 +149,31 @@ class ForgetsFinished(ChandyLamport):
         return effects
 
 
+class JoinsTwice(ChandyLamport):
+    """Starts a snapshot whenever it is asked to, even one that it is recording."""
+
+    def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        self._open.pop(snapshot, None)
+        return super()._initiate(snapshot)
+
+
+class FinishesEarly(ChandyLamport):
+    """Calls its part complete when one channel is still open."""
+
+    _told: frozenset[SnapshotId] = frozenset()
+
+    def key(self) -> object:
+        return super().key(), self._told
+
+    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        left, told = len(self._open[snapshot]), snapshot in self._told
+        if left:
+            self._told |= {snapshot} if left == 1 else set()
+            return (NodeRecorded(snapshot),) if left == 1 and not told else ()
+        effects = super()._finish(snapshot)
+        return () if told else effects
+
+
 class DropsSecondSnapshot(ChandyLamport):
     """While one snapshot is being recorded, throws away the markers of any other."""
 
@@ -205,6 +231,10 @@ CHANDY_LAMPORT = (
            "A finished snapshot is remembered: nothing makes it start anew."),
     Mutant("forgets-an-output", _CL, Kind.LIVENESS, ForgetsAnOutput,
            "A marker is sent on every output channel."),
+    Mutant("rejoins", _CL, Kind.PROTOCOL, JoinsTwice,
+           "A node that is asked to start a snapshot that it is recording does nothing."),
+    Mutant("finishes-early", _CL, Kind.CUT, FinishesEarly,
+           "A node's part is complete when the marker has come on every input."),
     Mutant("drops-second-snapshot", _CL, Kind.LIVENESS, DropsSecondSnapshot,
            "Snapshots overlap: a marker counts while another snapshot is being recorded."),
     Mutant("records-for-one-snapshot", _CL, Kind.CUT, RecordsForOneSnapshot,

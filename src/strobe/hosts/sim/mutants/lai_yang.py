@@ -12,6 +12,7 @@ from strobe.protocol.events import (
     ChannelRecorded,
     Effect,
     Input,
+    NodeRecorded,
     SendCount,
     Sending,
     SendStamped,
@@ -106,6 +107,30 @@ class ForgetsAnOutput(LaiYang):
         )
 
 
+class IgnoresInvitation(LaiYang):
+    """Throws a count away when it has not recorded that snapshot yet."""
+
+    def _count(self, channel: ChannelId, snapshot: SnapshotId, sent: int) -> tuple[Effect, ...]:
+        return super()._count(channel, snapshot, sent) if snapshot <= self.number else ()
+
+
+class FinishesEarly(LaiYang):
+    """Calls its part complete when one channel is still open."""
+
+    _told: frozenset[SnapshotId] = frozenset()
+
+    def key(self) -> object:
+        return super().key(), self._told
+
+    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        left, told = len(self._open[snapshot]), snapshot in self._told
+        if left:
+            self._told |= {snapshot} if left == 1 else set()
+            return (NodeRecorded(snapshot),) if left == 1 and not told else ()
+        effects = super()._finish(snapshot)
+        return () if told else effects
+
+
 class SkipsOlder(LaiYang):
     """Goes straight to the newest snapshot that it hears of, and leaves out those between."""
 
@@ -155,6 +180,10 @@ LAI_YANG = (
            "The count is taken at the recording."),
     Mutant("forgets-a-count", _LY, Kind.LIVENESS, ForgetsAnOutput,
            "A count is sent for every output channel."),
+    Mutant("ignores-invitation", _LY, Kind.LIVENESS, IgnoresInvitation,
+           "A count makes a node record that has not done so: on a silent channel nothing else would."),
+    Mutant("finishes-before-counts", _LY, Kind.CUT, FinishesEarly,
+           "A node's part is complete when every input is closed."),
     Mutant("skips-older", _LY, Kind.PROTOCOL, SkipsOlder,
            "A node that hears of a later snapshot first records those between as well."),
     Mutant("records-for-newest-only", _LY, Kind.LIVENESS, RecordsForOneSnapshot,
