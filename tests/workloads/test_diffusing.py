@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from strobe.hosts.sim.dice import Dice
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.runner import SimConfig, run
+from strobe.hosts.sim.workloads import diffusing
 from strobe.hosts.sim.workloads.diffusing import Diffusing
 from strobe.hosts.sim.world import World
 from strobe.model.cut import Cut, Message
-from strobe.model.ids import SnapshotId
+from strobe.model.ids import ChannelId, SnapshotId
+from strobe.protocol.dijkstra_scholten import DijkstraScholten, TerminationEffect
 
 
 def now(world: World) -> Cut:
@@ -56,12 +60,30 @@ def test_a_snapshot_that_shows_the_end_is_right_for_ever() -> None:
     assert early
 
 
-def test_an_announcement_too_early_is_caught() -> None:
-    """The check can fail: a root that does not wait for its answers."""
-    load = Diffusing(3)
-    states = {node: load.initial(node) for node in load.graph.nodes}
-    states[load.root] = {**states[load.root], "phase": "over", "waits": 1}
-    channels = {load.graph.outputs(load.root)[0]: (Message(1, 3),)}
-    said = load.check(Cut(SnapshotId(1), states, channels))
-    assert said is not None
-    assert "is not idle" in said
+class Hasty(DijkstraScholten):
+    """Breaks the rule: leaves without waiting for its signals."""
+
+    def _may_leave(self) -> bool:
+        return self._engaged and not self._active
+
+
+class Silent(DijkstraScholten):
+    """Breaks the rule: does not signal what comes while it is engaged."""
+
+    def _engage(self, channel: ChannelId) -> tuple[TerminationEffect, ...]:
+        super()._engage(channel)
+        return ()
+
+
+def test_a_detector_that_does_not_wait_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check can fail: the end is announced while others still work, or not at all."""
+    monkeypatch.setattr(diffusing, "DijkstraScholten", Hasty)
+    results = [run(SimConfig("diffusing", seed=seed, snapshots=6, journal=False)) for seed in range(20)]
+    said = [verdict.invariant or "" for result in results for verdict in result.verdicts]
+    assert any("is not idle" in sentence for sentence in said)
+
+
+def test_a_detector_that_owes_signals_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diffusing, "DijkstraScholten", Silent)
+    ends = [run(SimConfig("diffusing", seed=seed, journal=False)).end for seed in range(20)]
+    assert any(end is not None and "has not noticed" in end for end in ends)

@@ -20,9 +20,9 @@ snapshot is the same question: markers are the work, and recording is what an ac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import ChannelId
@@ -113,6 +113,24 @@ class DijkstraScholten:
     @property
     def engaged(self) -> bool:
         return self._engaged
+
+    def saved(self) -> dict[str, Any]:
+        """What a snapshot of the node must contain of this machine, as JSON; `resumed` takes it back."""
+        return {
+            "active": self._active,
+            "engaged": self._engaged,
+            "parent": self._parent,
+            "deficit": {channel: owed for channel, owed in self._deficit.items() if owed},
+        }
+
+    @classmethod
+    def resumed(
+        cls, inputs: Iterable[ChannelId], outputs: Iterable[ChannelId], saved: Mapping[str, Any], *, root: bool = False
+    ) -> Self:
+        machine = cls(inputs, outputs, root=root)
+        machine._active, machine._engaged, machine._parent = saved["active"], saved["engaged"], saved["parent"]
+        machine._deficit.update(saved["deficit"])
+        return machine
 
     def key(self) -> object:
         return self._active, self._engaged, self._parent, tuple(self._deficit.values())

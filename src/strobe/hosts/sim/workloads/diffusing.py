@@ -3,13 +3,12 @@
 The root starts with one task. A node that works on a task may send tasks to others, each with less fuel, until the fuel
 is used up; then the system falls silent, and the root must notice.
 
-Every task that was sent is answered by one signal, on the channel that leads back. The task that engages an idle node
-(its sender becomes the parent) is answered when the node has nothing left to do and all its own tasks are answered;
-every other task at once. When the root itself has nothing left to do and no answer outstanding, all is over.
+The algorithm is `strobe.protocol.dijkstra_scholten`: every task is answered by one signal, on the channel that leads
+back. Its machine's state is part of the node's, so it is in the snapshots and survives a restart.
 
-Invariant: what a node waits for is exactly its tasks in flight, the nodes that it engaged, and the signals on the way
-to it; and when the root says that all is over, every node is idle and every channel empty. Termination is stable, so a
-snapshot that shows it proves it. At the end of a run the root has said so.
+Invariant: the signals that a node waits for from another are exactly its tasks in flight, the signals on the way back,
+and the one that the other owes if it was engaged by it; and when the root says that all is over, every node is idle and
+every channel empty. Termination is stable, so a snapshot that shows it proves it. At the end the root has said so.
 """
 
 from __future__ import annotations
@@ -20,9 +19,22 @@ from typing import ClassVar
 from strobe.hosts.sim.dice import Dice
 from strobe.hosts.sim.topology import complete, node_names
 from strobe.hosts.sim.workloads.base import Script, Workload
-from strobe.model.app import Reaction, Sends
+from strobe.model.app import Reaction
 from strobe.model.cut import Cut, Json
+from strobe.model.errors import PeerFault
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.protocol.dijkstra_scholten import (
+    BecameIdle,
+    DeliverWork,
+    DijkstraScholten,
+    SendingWork,
+    SendSignal,
+    SendWork,
+    SignalArrived,
+    StartWork,
+    TerminationInput,
+    WorkArrived,
+)  # fmt: skip
 
 __all__ = ["Diffusing"]
 
@@ -45,39 +57,52 @@ class Diffusing(Workload):
     # ── the application ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def initial(self, node: NodeId) -> Json:
-        """`waits` counts unanswered tasks; `parent` is the channel of the task that engaged the node."""
-        state = {"tasks": [], "waits": 0, "parent": None, "worked": 0}
+        """`detector` is the saved state of the node's termination machine."""
+        state = {"tasks": [], "worked": 0, "detector": self._machine(node, None).saved()}
         return {**state, "phase": "new"} if node == self.root else state
+
+    def _machine(self, node: NodeId, saved: Mapping[str, Json] | None) -> DijkstraScholten:
+        inputs, outputs, root = self.graph.inputs(node), self.graph.outputs(node), node == self.root
+        if saved is None:
+            return DijkstraScholten(inputs, outputs, root=root)
+        return DijkstraScholten.resumed(inputs, outputs, saved, root=root)
 
     def act(self, node: NodeId, state: Json, action: Json) -> Reaction:
         kind, *targets = action
         if kind == "start" and state.get("phase") == "new":
-            return {**state, "phase": "running", "tasks": [self.params["fuel"]]}, ()
+            started = {**state, "phase": "running", "tasks": [self.params["fuel"]]}
+            return self._step(node, started, StartWork())
         if kind != "work" or not state["tasks"]:
             return state, ()
         fuel, *rest = state["tasks"]
-        sends = tuple((ChannelId(channel), fuel - 1) for channel in targets) if fuel else ()
-        new = {**state, "tasks": rest, "worked": state["worked"] + 1, "waits": state["waits"] + len(sends)}
-        return self._rest(node, new, sends)
+        inputs: list[TerminationInput] = [SendingWork(ChannelId(c), fuel - 1) for c in targets if fuel]
+        if not rest:
+            inputs.append(BecameIdle())
+        return self._step(node, {**state, "tasks": rest, "worked": state["worked"] + 1}, *inputs)
 
     def receive(self, node: NodeId, state: Json, channel: ChannelId, payload: Json) -> Reaction:
-        if payload == SIGNAL:
-            return self._rest(node, {**state, "waits": state["waits"] - 1}, ())
-        new = {**state, "tasks": [*state["tasks"], payload]}
-        if self._engaged(node, state):
-            return new, ((self._back[channel], SIGNAL),)
-        return {**new, "parent": channel}, ()
+        signal = payload == SIGNAL
+        try:
+            return self._step(
+                node, state, SignalArrived(self._back[channel]) if signal else WorkArrived(channel, payload)
+            )
+        except PeerFault:
+            return state, ()  # only channels that lose or duplicate bring what makes no sense; it is dropped
 
-    def _engaged(self, node: NodeId, state: Json) -> bool:
-        return state["parent"] is not None or node == self.root
-
-    def _rest(self, node: NodeId, state: Json, sends: Sends) -> Reaction:
-        """If nothing is left to do or to wait for, answer the parent; the root knows that all is over."""
-        if state["tasks"] or state["waits"]:
-            return state, sends
-        if node == self.root:
-            return {**state, "phase": "over"}, sends
-        return {**state, "parent": None}, (*sends, (self._back[state["parent"]], SIGNAL))
+    def _step(self, node: NodeId, state: Json, *inputs: TerminationInput) -> Reaction:
+        machine = self._machine(node, state["detector"])
+        new = dict(state)
+        sends: list[tuple[ChannelId, Json]] = []
+        for effect in (effect for input in inputs for effect in machine.step(input)):
+            if isinstance(effect, DeliverWork):
+                new["tasks"] = [*new["tasks"], effect.message]
+            elif isinstance(effect, SendWork):
+                sends.append((effect.channel, effect.message))
+            elif isinstance(effect, SendSignal):
+                sends.append((self._back[effect.channel], SIGNAL))
+            else:
+                new["phase"] = "over"
+        return {**new, "detector": machine.saved()}, sends
 
     # ── the generator ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,32 +136,22 @@ class Diffusing(Workload):
     # ── the checker ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, cut: Cut) -> str | None:
-        engaged: dict[NodeId, int] = {}
-        for state in cut.states.values():
-            if state["parent"] is not None:
-                parent = self.graph.by_id[state["parent"]].source
-                engaged[parent] = engaged.get(parent, 0) + 1
-        for node, state in cut.states.items():
-            tasks = self._count(cut, self.graph.outputs(node), signals=False)
-            signals = self._count(cut, self.graph.inputs(node), signals=True)
-            found = tasks + signals + engaged.get(node, 0)
-            if state["waits"] != found:
+        for channel in self.graph.channels:
+            owed = cut.states[channel.source]["detector"]["deficit"].get(channel.id, 0)
+            tasks = sum(m.payload != SIGNAL for m in cut.channels.get(channel.id, ()))
+            signals = sum(m.payload == SIGNAL for m in cut.channels.get(self._back[channel.id], ()))
+            engaged = cut.states[channel.target]["detector"]["parent"] == channel.id
+            if owed != tasks + signals + engaged:
                 return (
-                    f"{node} waits for {state['waits']} answers, but has {tasks} tasks in flight, "
-                    f"{engaged.get(node, 0)} engaged nodes and {signals} signals on the way to it."
+                    f"{channel.source} waits for {owed} signals from {channel.target}, but {tasks} tasks are going "
+                    f"there, {signals} signals on the way back, and {channel.target} owes {int(engaged)}."
                 )
-            if state["tasks"] and not self._engaged(node, state):
-                return f"{node} has tasks, but nobody has engaged it."
         if cut.states[self.root]["phase"] == "over":
-            busy = [str(node) for node, state in cut.states.items() if state["tasks"] or state["parent"] is not None]
+            busy = [str(node) for node, s in cut.states.items() if s["tasks"] or s["detector"]["engaged"]]
             busy += [f"channel {channel}" for channel, messages in cut.channels.items() if messages]
             if busy:
                 return f"{self.root} says that all is over, but {', '.join(busy)} is not idle."
         return None
-
-    @staticmethod
-    def _count(cut: Cut, channels: tuple[ChannelId, ...], *, signals: bool) -> int:
-        return sum((m.payload == SIGNAL) == signals for c in channels for m in cut.channels.get(c, ()))
 
     def check_end(self, states: Mapping[NodeId, Json]) -> str | None:
         if states[self.root]["phase"] != "over":
