@@ -30,7 +30,7 @@ from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.verify.journal import Header, Journal
 
-__all__ = ["Run", "Schedule", "System", "replay", "scripted", "walk"]
+__all__ = ["Run", "Schedule", "System", "follow", "replay", "scripted", "walk"]
 
 Schedule = tuple[Choice, ...]
 
@@ -175,6 +175,12 @@ def replay(system: System, schedule: Iterable[Choice], *, drain: bool = False, s
         return enabled[0] if drain else None
 
     return _run(system, choose, stop=stop, seed=None)
+
+
+def follow(system: System, picks: Iterable[int], *, stop: bool = True) -> Run:
+    """A schedule by numbers: each pick says which of the possible choices is taken, counted round. Then the first."""
+    rest = iter(picks)
+    return _run(system, lambda enabled: enabled[next(rest, 0) % len(enabled)], stop=stop, seed=None)
 
 
 def walk(system: System, seed: int, *, stop: bool = True) -> Run:
