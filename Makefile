@@ -61,9 +61,8 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 test: setup ## run every test that runs without servers; the others say what they miss
 	$(PY) -m pytest $(ARGS)
 
-demo: setup ## a bank that never stops: take snapshots, prove them, draw them (out/bank.svg)
-	@mkdir -p out
-	$(VENV)/bin/strobe sim run bank --snapshots 3 --svg out/bank.svg
+demo: setup ## a ledger on Spark, killed in the middle of a checkpoint, resumed, and checked by DuckDB (out/demo)
+	$(VENV)/bin/strobe demo --dir out/demo
 
 lint: setup ## ruff (rules and format) and mypy (strict)
 	$(VENV)/bin/ruff check .

@@ -107,6 +107,7 @@ class StageAgent:
         self._live = False
         self._draining = False
         self.incarnation = Incarnation(0)
+        self.asked = threading.Event()  # a reader of the stage is up and has asked
         self.replayed: int | None = None  # the batch that an earlier life began and did not commit
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,6 +204,7 @@ class StageAgent:
     def latest(self, reader: str, producer: NodeId, start: int) -> int:
         """Spark plans a batch: how far may this reader read? The first to ask in a round sets the plan for all."""
         with self._lock:
+            self.asked.set()
             if not self._live or self._draining:
                 return start
             if reader in self._asked or not self._asked:

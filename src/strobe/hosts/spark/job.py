@@ -49,6 +49,8 @@ _log = logging.getLogger("strobe.job")
 DEFAULT_MASTER = "local[*]"
 DEFAULT_PARTITIONS = 2
 _REST_POLL = 0.1
+_SIDE_BY_SIDE = 2  # stages that start at once
+_READER_PATIENCE = 10.0  # seconds
 _GOODBYE = 2.0  # seconds for the last answers of the control API
 
 
@@ -154,10 +156,7 @@ class Job:
         for stage in stages:
             self._add(stage)
         self._coordinator.start()
-        for runner in self._runners.values():
-            runner.start()
-        for runner in self._runners.values():
-            runner.await_running()
+        self._start_stages()
         failed = [r for r in self._runners.values() if r.state is StageState.FAILED]
         if failed:
             raise failed[0].failure or Failed(failed[0].error)
@@ -166,6 +165,17 @@ class Job:
         home.publish(state=self.state.value, port=self._control.port)
         self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)
         self._watch.start()
+
+    def _start_stages(self) -> None:
+        """Downstream last, a few at a time: each reader is a process of its own, and Spark gives up on one that is not
+        up within seconds, as many that start at once on few cores may not be."""
+        runners = list(self._runners.values())
+        for i, runner in enumerate(runners):
+            runner.start()
+            runner.await_running()
+            earlier = runners[max(0, i - _SIDE_BY_SIDE + 1)]
+            if earlier.spec.inputs and earlier.state is StageState.RUNNING:
+                earlier.agent.asked.wait(_READER_PATIENCE)
 
     def _add(self, stage: AssembledStage) -> None:
         spec, config = stage.spec, self.pipeline.checkpoint
