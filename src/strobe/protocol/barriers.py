@@ -147,6 +147,8 @@ class Barriers:
                 f"Snapshot {snapshot} was to start at a node with live inputs ({', '.join(live)}): barriers must come "
                 "through them."
             )
+        if snapshot < 1:
+            raise HostFault(f"Snapshot {snapshot} was to start: snapshots are numbered from 1.")
         if snapshot <= self._newest or snapshot in self._aborted:
             return ()
         self._begin(snapshot)
@@ -155,6 +157,8 @@ class Barriers:
     def _barrier(self, arrived: BarrierArrived) -> tuple[Effect, ...]:
         channel, snapshot = arrived.channel, arrived.snapshot
         self._check_live(channel, "barrier")
+        if snapshot < 1:
+            raise PeerFault(f"Barrier {snapshot} came on {channel!r}: snapshots are numbered from 1.")
         if channel in self._arrived:
             raise HostFault(f"Barrier {snapshot} came on {channel!r}, which is held for snapshot {self._aligning}.")
         if snapshot <= self._last.get(channel, 0):
@@ -185,6 +189,8 @@ class Barriers:
         return effects
 
     def _timed_out(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        if self.mode is not BarrierMode.ALIGNED_WITH_TIMEOUT:
+            raise HostFault(f"A timer ran out for snapshot {snapshot}, but {self.mode.value} barriers ask for none.")
         if snapshot != self._aligning:
             return ()  # the last barrier, or an abort, was faster
         return self._record(snapshot, overtakes=True)
@@ -249,7 +255,8 @@ class Barriers:
         return tuple(effects)
 
     def _release(self) -> tuple[Effect, ...]:
-        effects = tuple(Release(channel) for channel in self._arrived)
+        # In the order of the inputs, not of the arrivals: the effects must depend on nothing that the key leaves out.
+        effects = tuple(Release(channel) for channel in self.inputs if channel in self._arrived)
         self._aligning = None
         self._arrived = []
         return effects

@@ -47,7 +47,7 @@ class ChandyLamport:
         self.outputs = tuple(outputs)
         self._known = frozenset(self.inputs)
         self._open: dict[SnapshotId, dict[ChannelId, list[Any]]] = {}
-        self._finished = SeenIds()
+        self._finished = SeenIds()  # or given up: without those it would have gaps, and grow for ever
         self._aborted = SeenIds()
 
     @property
@@ -83,6 +83,8 @@ class ChandyLamport:
         return (Deliver(channel, arrived.message),)
 
     def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        if snapshot < 1:
+            raise HostFault(f"Snapshot {snapshot} was to start: snapshots are numbered from 1.")
         # A marker may have come first, or a retry: joining twice is no fault.
         if snapshot in self._open or snapshot in self._finished or snapshot in self._aborted:
             return ()
@@ -91,6 +93,8 @@ class ChandyLamport:
     def _marker(self, channel: ChannelId, snapshot: SnapshotId) -> tuple[Effect, ...]:
         if channel not in self._known:
             raise HostFault(f"A marker came on {channel!r}, which is no input of this node.")
+        if snapshot < 1:
+            raise PeerFault(f"A marker for snapshot {snapshot} came on {channel!r}: snapshots are numbered from 1.")
         if snapshot in self._aborted:
             return ()
         effects: tuple[Effect, ...] = ()
@@ -111,6 +115,7 @@ class ChandyLamport:
         if snapshot not in self._finished:
             self._open.pop(snapshot, None)
             self._aborted.add(snapshot)
+            self._finished.add(snapshot)
         return ()
 
     # One method per rule of the paper; the mutants in the simulator override exactly these.

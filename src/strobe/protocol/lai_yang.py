@@ -90,10 +90,15 @@ class LaiYang:
         if isinstance(input, CountArrived):
             return self._count(input.channel, input.snapshot, input.sent)
         if isinstance(input, Initiate):
-            return self._record_up_to(input.snapshot)
+            return self._initiate(input.snapshot)
         if isinstance(input, Abort):
             return self._abort(input.snapshot)
         raise HostFault(f"Lai–Yang takes no {type(input).__name__}.")
+
+    def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+        if snapshot < 1:
+            raise HostFault(f"Snapshot {snapshot} was to start: snapshots are numbered from 1.")
+        return self._record_up_to(snapshot)
 
     def _send(self, channel: ChannelId, message: Any) -> tuple[Effect, ...]:
         if channel not in self._sent:
@@ -104,6 +109,8 @@ class LaiYang:
     def _message(self, channel: ChannelId, message: Any, stamp: int) -> tuple[Effect, ...]:
         if channel not in self._received:
             raise HostFault(f"A message came on {channel!r}, which is no input of this node.")
+        if stamp < 0:
+            raise PeerFault(f"A message stamped {stamp} came on {channel!r}: stamps are numbered from 0.")
         effects = self._colour(stamp)
         self._received[channel] += 1
         effects += (Deliver(channel, message),)
@@ -115,14 +122,23 @@ class LaiYang:
     def _count(self, channel: ChannelId, snapshot: SnapshotId, sent: int) -> tuple[Effect, ...]:
         if channel not in self._received:
             raise HostFault(f"A count came for {channel!r}, which is no input of this node.")
+        if snapshot < 1 or sent < 0:
+            raise PeerFault(f"A count of {sent} for snapshot {snapshot} came for {channel!r}: neither can be that low.")
         if snapshot in self._aborted:
             return ()
-        effects = self._record_up_to(snapshot)
         flight = self._open.get(snapshot, {}).get(channel)
-        if flight is None or flight.expected is not None:
+        if snapshot <= self.number and (flight is None or flight.expected is not None):
             raise PeerFault(
                 f"A second count for snapshot {snapshot} came for {channel!r}: its sender must send exactly one."
             )
+        received = self._received[channel] if flight is None else flight.before + len(flight.content)
+        if received > sent:
+            raise PeerFault(
+                f"{received} messages from before snapshot {snapshot} have come on {channel!r}, but its sender counted "
+                f"{sent}: the channel duplicates, or the count is wrong."
+            )
+        effects = self._record_up_to(snapshot)
+        flight = self._open[snapshot][channel]
         flight.expected = sent
         return effects + self._settle(snapshot, channel)
 

@@ -1,0 +1,150 @@
+"""What the snapshot machines refuse, and what they must not keep; the rules themselves are in `tests/scenarios`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strobe.model.errors import HostFault, PeerFault, ProtocolError
+from strobe.model.ids import ChannelId, SnapshotId
+from strobe.protocol.barriers import BarrierMode, Barriers
+from strobe.protocol.chandy_lamport import ChandyLamport
+from strobe.protocol.events import (
+    Abort,
+    AlignmentTimedOut,
+    BarrierArrived,
+    CountArrived,
+    Deliver,
+    Hold,
+    Initiate,
+    InputEnded,
+    MarkerArrived,
+    MessageArrived,
+    Release,
+)
+from strobe.protocol.lai_yang import LaiYang
+
+A, B, OUT, LOOP = ChannelId("a"), ChannelId("b"), ChannelId("out"), ChannelId("loop")
+ONE, TWO, ZERO = SnapshotId(1), SnapshotId(2), SnapshotId(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "input", "whose"),
+    [
+        (ChandyLamport, Initiate(ZERO), HostFault),
+        (ChandyLamport, MarkerArrived(A, ZERO), PeerFault),
+        (LaiYang, Initiate(ZERO), HostFault),
+        (LaiYang, CountArrived(A, ZERO, 0), PeerFault),
+        (LaiYang, CountArrived(A, ONE, -1), PeerFault),
+        (LaiYang, MessageArrived(A, "m", -1), PeerFault),
+        (Barriers, BarrierArrived(A, ZERO), PeerFault),
+    ],
+)
+def test_a_number_that_no_snapshot_can_have_is_refused_not_swallowed(
+    make: Any, input: Any, whose: type[ProtocolError]
+) -> None:
+    machine = make((A,), ())
+    before = machine.key()
+    with pytest.raises(whose, match=r"numbered|low"):
+        machine.step(input)
+    assert machine.key() == before
+
+
+def test_a_source_refuses_to_start_a_snapshot_without_a_number() -> None:
+    with pytest.raises(HostFault, match="numbered from 1"):
+        Barriers((), (OUT,)).step(Initiate(ZERO))
+
+
+def test_a_count_below_what_has_come_is_refused_instead_of_closing_the_channel() -> None:
+    machine = LaiYang((A,), ())
+    for _ in range(2):
+        machine.step(MessageArrived(A, "twice", 0))
+    before = machine.key()
+    with pytest.raises(PeerFault, match="2 messages from before snapshot 1"):
+        machine.step(CountArrived(A, ONE, 1))
+    assert machine.key() == before
+
+
+def test_a_count_below_what_has_come_since_the_recording_is_refused_too() -> None:
+    machine = LaiYang((A,), ())
+    machine.step(Initiate(ONE))
+    for _ in range(2):
+        machine.step(MessageArrived(A, "twice", 0))
+    with pytest.raises(PeerFault, match="its sender counted 1"):
+        machine.step(CountArrived(A, ONE, 1))
+
+
+def test_chandy_lamport_keeps_nothing_of_a_long_past_with_an_abort_in_it() -> None:
+    machine = ChandyLamport((A,), ())
+    machine.step(Initiate(ONE))
+    machine.step(Abort(ONE))
+    for number in range(2, 1_000):
+        machine.step(MarkerArrived(A, SnapshotId(number)))
+    assert len(str(machine.key())) < 100
+
+
+def test_an_aborted_snapshot_stays_aborted_among_finished_ones() -> None:
+    machine = ChandyLamport((A,), ())
+    machine.step(Abort(ONE))
+    machine.step(MarkerArrived(A, TWO))
+    assert machine.step(MarkerArrived(A, ONE)) == ()
+    with pytest.raises(PeerFault, match="second marker for snapshot 2"):
+        machine.step(MarkerArrived(A, TWO))
+
+
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
+def test_held_inputs_are_released_in_the_order_of_the_inputs(order: tuple[ChannelId, ChannelId]) -> None:
+    """Two machines in the same state must do the same: the order of arrival is not part of the state."""
+    machine = Barriers((A, B), ())
+    for channel in order:
+        effects = machine.step(BarrierArrived(channel, ONE))
+    assert [e for e in effects if isinstance(e, Release)] == [Release(A), Release(B)]
+
+
+@pytest.mark.parametrize("mode", [BarrierMode.ALIGNED, BarrierMode.UNALIGNED])
+def test_a_timer_that_was_never_asked_for_is_the_hosts_fault(mode: BarrierMode) -> None:
+    machine = Barriers((A, B), (), mode=mode)
+    machine.step(BarrierArrived(A, ONE))
+    with pytest.raises(HostFault, match="ask for none"):
+        machine.step(AlignmentTimedOut(ONE))
+
+
+def test_feedback_channels_must_be_inputs() -> None:
+    with pytest.raises(HostFault, match="no inputs of this node"):
+        Barriers((A,), (OUT,), feedback=(LOOP,))
+
+
+@pytest.mark.parametrize(
+    ("input", "whose"),
+    [
+        (MessageArrived(A, "m"), HostFault),  # held
+        (BarrierArrived(A, TWO), HostFault),
+        (InputEnded(A), HostFault),
+        (MessageArrived(OUT, "m"), HostFault),  # no input
+        (Initiate(TWO), HostFault),  # barriers must come through the inputs
+    ],
+    ids=str,
+)
+def test_a_node_that_aligns_refuses_what_its_host_must_hold_back(input: Any, whose: type[ProtocolError]) -> None:
+    machine = Barriers((A, B), (OUT,))
+    assert machine.step(BarrierArrived(A, ONE)) == (Hold(A),)
+    before = machine.key()
+    with pytest.raises(whose):
+        machine.step(input)
+    assert machine.key() == before
+    assert machine.step(MessageArrived(B, "m")) == (Deliver(B, "m"),)
+
+
+@pytest.mark.parametrize("input", [MessageArrived(A, "m"), BarrierArrived(A, ONE), InputEnded(A)], ids=str)
+def test_what_comes_after_the_end_of_an_input_is_its_senders_fault(input: Any) -> None:
+    machine = Barriers((A, B), ())
+    machine.step(InputEnded(A))
+    with pytest.raises(PeerFault, match="after its end"):
+        machine.step(input)
+
+
+def test_a_restarted_node_swallows_barriers_of_its_earlier_life() -> None:
+    machine = Barriers((A,), (OUT,), newest=5)
+    assert machine.step(BarrierArrived(A, SnapshotId(5))) == ()
+    assert len(machine.step(BarrierArrived(A, SnapshotId(6)))) > 1
