@@ -1,0 +1,253 @@
+"""The ledger as two stages under Strobe against the same two queries chained by hand in plain Spark.
+
+    python bench/ledger.py                      10 million transfers, 100,000 accounts, three rounds
+    python bench/ledger.py --quick              a small one, to see that it works
+
+Both sides run alternately, each in a fresh process, on the same files: two files a batch, RocksDB state, local[2], two
+shuffle partitions. Ratios are of transfers per second: above 1 Strobe is faster. Every run's balances are checked
+against DuckDB's. A side is run by this very file (`python bench/ledger.py --side SIDE`), which prints one JSON line,
+so that no side profits from a JVM that another has warmed up. `plain` has Spark's default checkpoint files, `plain-tuned` the same file manager as Strobe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ACCOUNTS = 100_000
+DDL = "id BIGINT, src INT, dst INT, amount BIGINT, ts TIMESTAMP"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+SIDES = ("strobe", "strobe-no-checkpoints", "plain", "plain-tuned")
+
+
+def write_data(directory: Path, files: int, rows: int, seed: int = 1) -> None:
+    """`files` Parquet files of `rows` transfers (id, src, dst, amount, ts). Kept if it is there already."""
+    done = directory / f"{files}x{rows}-{seed}"
+    if done.exists():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.iterdir():
+        old.unlink()
+    rng = np.random.default_rng(seed)
+    for index in range(files):
+        src = rng.integers(0, ACCOUNTS, rows, dtype=np.int32)
+        table = pa.table(
+            {
+                "id": np.arange(index * rows, (index + 1) * rows, dtype=np.int64),
+                "src": src,
+                "dst": (src + rng.integers(1, ACCOUNTS, rows, dtype=np.int32)) % np.int32(ACCOUNTS),
+                "amount": rng.integers(1, 1000, rows, dtype=np.int64),
+                "ts": pa.array(
+                    1_700_000_000_000_000 + np.arange(rows, dtype=np.int64) * 10 + index * rows * 10,
+                    pa.timestamp("us", tz="UTC"),
+                ),
+            }
+        )
+        pq.write_table(table, directory / f"{index:05d}.parquet")
+    done.touch()
+
+
+def check(data: Path, balances: Path, *, delta: bool) -> None:
+    """The sum over all balances is 0, and each balance is DuckDB's."""
+    source = f"read_parquet('{data}/*.parquet')"
+    with duckdb.connect() as db:
+        db.execute(
+            f"""create table expected as select account, sum(d)::BIGINT as balance from (
+            select src as account, -amount as d from {source} union all select dst, amount from {source}) group by 1"""
+        )
+        if delta:
+            from deltalake import DeltaTable
+
+            db.register("written", DeltaTable(str(balances)).to_pyarrow_table())
+            rows = "written"
+        else:
+            rows = f"read_parquet('{balances}/*/*.parquet')"
+        # Every update of an account is a row; the one with the most postings is the last.
+        db.execute(
+            f"create table actual as select account, arg_max(balance, n)::BIGINT as balance from {rows} group by 1"
+        )
+        difference = db.execute("select count(*) from (from expected except from actual)").fetchone()
+        total = db.execute("select sum(balance) from actual").fetchone()
+    assert difference == (0,), f"{difference} balances differ from DuckDB's"
+    assert total == (0,), f"the balances add up to {total}"
+
+
+def postings(transfers: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    both = F.array(
+        F.struct(F.col("src").alias("account"), (-F.col("amount")).alias("delta")),
+        F.struct(F.col("dst").alias("account"), F.col("amount").alias("delta")),
+    )
+    return transfers.select("id", F.explode(both).alias("p")).select("id", "p.account", "p.delta")
+
+
+def balances(postings: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    return postings.groupBy("account").agg(F.sum("delta").alias("balance"), F.count("*").alias("n"))
+
+
+def transfers(spark: Any, data: Path) -> Any:
+    return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 2).parquet(f"{data}/*.parquet")
+
+
+def run_strobe(data: Path, work: Path, interval: float | None) -> dict[str, Any]:
+    import strobe
+    from strobe.hosts.spark.job import start_job
+
+    config = strobe.CheckpointConfig(interval=interval, retained=1)
+    pipeline = strobe.Pipeline("bench", checkpoint=config, partitions=2)
+    pipeline.stage(uid="postings", trigger={"availableNow": True})(lambda spark: postings(transfers(spark, data)))
+    pipeline.stage(uid="balances", reads="postings", output_mode="update", to=strobe.DeltaSink(str(work / "balances")))(
+        balances
+    )
+    began = time.time()
+    job = start_job(pipeline, home=str(work / "home"), master="local[2]")
+    started = time.time()
+    job.wait()
+    assert job.state is strobe.JobState.FINISHED, job.error
+    status = job.status()
+    root = job.home.path(job.home.layout.stage_checkpoint(pipeline.order()[-1], job.home.memory.timeline))
+    check(data, work / "balances", delta=True)
+    complete = [c for c in status.checkpoints if c.status == "complete"]
+    return {
+        **_times(began, started, root, job.home.path(job.home.layout.stage_checkpoint(pipeline.order()[0], 1))),  # type: ignore[arg-type]
+        "checkpoints": len(complete),
+        "sync_ms": max((c.sync_ms for c in complete), default=0.0),
+        "batches": status.stages[1].batch + 1,
+    }
+
+
+def run_plain(data: Path, work: Path, tuned: bool) -> dict[str, Any]:
+    """The same two queries, chained by hand with a directory of Parquet files between them."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
+    if tuned:
+        from strobe.hosts.spark.session import FILE_MANAGER
+
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = FILE_MANAGER
+    builder = SparkSession.builder.master("local[2]").appName("plain")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    began = time.time()
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    channel = work / "channel"
+    first = (
+        postings(transfers(spark, data)).writeStream.format("parquet").option("path", str(channel))
+        .option("checkpointLocation", str(work / "c1")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    rows = spark.readStream.schema("id BIGINT, account INT, delta BIGINT").parquet(str(channel))
+
+    def write(batch: Any, batch_id: int) -> None:
+        batch.write.mode("overwrite").parquet(str(work / "balances" / str(batch_id)))
+
+    second = (
+        balances(rows).writeStream.outputMode("update").foreachBatch(write)
+        .option("checkpointLocation", str(work / "c2")).start()
+    )  # fmt: skip
+    started = time.time()
+    first.awaitTermination()
+    second.processAllAvailable()
+    second.stop()
+    spark.stop()
+    check(data, work / "balances", delta=False)
+    return {**_times(began, started, work / "c2", work / "c1"), "batches": len(_commits(work / "c2"))}
+
+
+def _commits(checkpoint: Path) -> list[Path]:
+    return sorted((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+
+
+def _times(began: float, started: float, last: Path, first: Path) -> dict[str, float]:
+    """`seconds`: from the start of the queries to the last committed batch. `steady`: from the first one's commit on."""
+    end = _commits(last)[-1].stat().st_mtime
+    warm = _commits(first)[0].stat().st_mtime
+    return {"session": started - began, "seconds": end - started, "steady": end - warm}
+
+
+def run_side(side: str, data: Path, work: Path) -> dict[str, Any]:
+    """One side in a process of its own, in a fresh directory."""
+    subprocess.run(["rm", "-rf", str(work)], check=True)
+    work.mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).absolute()), "--side", side, "--data", str(data), "--work", str(work)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=work,
+    )
+    if done.returncode:
+        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def print_side(side: str, data: Path, work: Path) -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if side.startswith("strobe"):
+        result = run_strobe(data, work, None if side.endswith("no-checkpoints") else 1.0)
+    else:
+        result = run_plain(data, work, side == "plain-tuned")
+    print(json.dumps(result))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "strobe-bench")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        print_side(args.side, args.data, args.work)
+        return
+    if args.quick:
+        args.files, args.rows, args.rounds, args.sides = 4, 20_000, 1, "strobe,plain"
+    sides = args.sides.split(",")
+    data = args.dir / "data"
+    write_data(data, args.files, args.rows)
+    total = args.files * args.rows
+    rates: dict[str, list[float]] = {side: [] for side in sides}
+    for round_ in range(args.rounds):
+        for side in sides if round_ % 2 == 0 else reversed(sides):
+            result = run_side(side, data, args.dir / "work")
+            rates[side].append(total / result["seconds"])
+            more = ", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items())
+            print(f"round {round_ + 1}  {side:<22} {rates[side][-1]:>10,.0f} transfers/s   ({more})", flush=True)
+    print()
+    base = statistics.median(rates[sides[0]])
+    for side in sides[1:]:
+        other = statistics.median(rates[side])
+        print(f"{sides[0]} / {side}: {base / other:.2f}   (medians {base:,.0f} and {other:,.0f} transfers/s)")
+
+
+if __name__ == "__main__":
+    main()
