@@ -107,6 +107,7 @@ def random_system(seed: int, protocol: str | None = None, machine: Callable[...,
     missed: frozenset[SnapshotId] = frozenset()
     if spec.start is Start.SOURCES and len(snapshots) > 1 and len(plan[snapshots[0]]) > 1 and dice.below(3) == 0:
         missed = frozenset(snapshots[:1])
+        aborts -= {snapshots[-1]}  # only a newer one that completes shows everybody that the first cannot
         plan[snapshots[0]] = plan[snapshots[0]][1:]
     order: Order = "fifo" if spec.needs_fifo or dice.below(4) == 0 else "reorder"
     return System(Couriers(graph), graph, spec, order, scripts, tuple(plan.items()), aborts, missed, machine)

@@ -120,7 +120,7 @@ class _Shrinker:
 
     def _smaller_plans(self, system: System) -> Iterator[System]:
         for at, (snapshot, nodes) in enumerate(system.plan):
-            if len(system.plan) > 1:
+            if len(system.plan) > 1 and not system.missed:
                 yield replace(system, plan=system.plan[:at] + system.plan[at + 1 :])
             if len(nodes) > 1 and system.spec.start is Start.ANYWHERE:
                 for gone in nodes:

@@ -5,7 +5,8 @@ is a list of choices, and a system with a schedule is a run. The explorer walks 
 the shrinker looks for the shortest that still fails.
 
 A snapshot in `aborts` may be given up at any time while it is under way, as a coordinator would. One in `missed` is
-planned at some of its initiators only: it cannot complete, but it must not harm the others either.
+planned at some of its initiators only: it cannot complete, and must not harm the others. A newer snapshot, which
+completes, makes the nodes give it up.
 """
 
 from __future__ import annotations

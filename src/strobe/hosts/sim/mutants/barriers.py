@@ -351,7 +351,7 @@ BARRIERS = (
     Mutant("joins-twice", _ALL, Kind.CUT, JoinsTwice,
            "A node that is asked to start a snapshot that it has recorded does nothing."),
     Mutant("records-no-messages", _UNALIGNED, Kind.CUT, RecordsNoMessages,
-           "A channel's content starts at the recording."),
+           "What an open channel delivers ahead of its barrier is its content."),
     Mutant("records-past-the-barrier", _UNALIGNED, Kind.CUT, RecordsPastTheBarrier,
            "A channel's content ends at its barrier."),
     Mutant("forgets-overtaken", _UNALIGNED, Kind.CUT, ForgetsOvertaken,
