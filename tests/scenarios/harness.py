@@ -11,11 +11,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from strobe.model.errors import PeerFault, ProtocolError
 
-__all__ = ["BadScenario", "Setup", "World", "difference", "play", "refusal"]
+__all__ = ["BadScenario", "Setup", "World", "judge", "play", "refusal"]
 
 INDENT = "  "
 
@@ -82,16 +83,20 @@ def _make(setup: Setup, worlds: Mapping[str, Callable[[Setup], World]]) -> World
     return worlds[name](setup)
 
 
-def difference(name: str, expected: str, played: str) -> str | None:
-    """None if they are the same; else what a person needs to see."""
+def judge(path: Path, worlds: Mapping[str, Callable[[Setup], World]], *, rewrite: bool = False) -> str | None:
+    """None if the file is what playing it gives; else what a person needs to see. Only `rewrite` changes the file."""
+    expected = path.read_text(encoding="utf-8")
+    played = play(expected, worlds)
     if played == expected:
         return None
-    diff = difflib.unified_diff(
-        expected.splitlines(), played.splitlines(), f"{name} (expected)", f"{name} (played)", lineterm="", n=4
-    )
+    if rewrite:
+        path.write_text(played, encoding="utf-8")
+        return None
+    names = f"{path.name} (expected)", f"{path.name} (played)"
+    diff = difflib.unified_diff(expected.splitlines(), played.splitlines(), *names, lineterm="", n=4)
     traces = any(line.startswith(INDENT) for line in expected.splitlines())
     why = "the traces differ" if traces else "the scenario has no expected traces yet"
-    return f"{name}: {why}. If this is meant, run pytest with --rewrite and read the diff.\n" + "\n".join(diff)
+    return f"{path.name}: {why}. If this is meant, run pytest with --rewrite and read the diff.\n" + "\n".join(diff)
 
 
 def refusal(fault: ProtocolError) -> str:

@@ -111,6 +111,7 @@ class SnapshotWorld:
         self.machines = {n: make(self.graph, n, setup.protocol[1:]) for n in self.graph.nodes}
         self.queues: dict[ChannelId, list[Item]] = {c.id: [] for c in self.graph.channels}
         self.held: set[ChannelId] = set()
+        self.ended: set[ChannelId] = set()
         self.seq = dict.fromkeys(self.queues, 0)
         self.counts: dict[tuple[ChannelId, SnapshotId], int] = {}
         self.states = {
@@ -141,6 +142,7 @@ class SnapshotWorld:
             return self._step(channel.target, ev.CountArrived(channel.id, _id(snapshot), sent))
         if verb in ("end", "inject"):
             self.queues[channel.id].append(_item(*words[1:]) if verb == "inject" else End())
+            self.ended |= {channel.id} if verb == "end" else set()
             return [f"{channel.id}  {self._contents(channel.id)}"]
         if verb == "lose":
             lost = self.queues[channel.id].pop(0)
@@ -196,6 +198,8 @@ class SnapshotWorld:
             case ev.SendMarker(channel, snapshot):
                 self.queues[channel].append(Marker(snapshot))
                 return f"marker {snapshot} on {channel}"
+            case ev.SendBarrier(channel, snapshot) if channel in self.ended:
+                return f"barrier {snapshot} on {channel}: not sent, it has ended"
             case ev.SendBarrier(channel, snapshot, overtakes):
                 self.queues[channel].append(Barrier(snapshot, overtakes))
                 return f"barrier {snapshot} on {channel}" + (self._overtake(channel, snapshot) if overtakes else "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.harness import difference, play
+from tests.scenarios.harness import judge
 from tests.scenarios.worlds import WORLDS
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -14,11 +14,5 @@ FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
-    expected = path.read_text(encoding="utf-8")
-    played = play(expected, WORLDS)
-    if request.config.getoption("--rewrite"):
-        if played != expected:
-            path.write_text(played, encoding="utf-8")
-        return
-    if problem := difference(path.name, expected, played):
+    if problem := judge(path, WORLDS, rewrite=request.config.getoption("--rewrite")):
         pytest.fail(problem, pytrace=False)
