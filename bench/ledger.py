@@ -5,8 +5,8 @@
 
 Both sides run alternately, each in a fresh process, on the same files: two files a batch, RocksDB state, local[2], two
 shuffle partitions. Ratios are of transfers per second: above 1 Strobe is faster. Every run's balances are checked
-against DuckDB's. A side is run by this very file (`python bench/ledger.py --side SIDE`), which prints one JSON line,
-so that no side profits from a JVM that another has warmed up. `plain` has Spark's default checkpoint files, `plain-tuned` the same file manager as Strobe.
+against DuckDB's. A side is a process of its own, so that none profits from a JVM that another has
+warmed up. `plain` has Spark's default checkpoint files, `plain-tuned` the same file manager as Strobe.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _commits(checkpoint: Path) -> list[Path]:
 
 
 def _times(began: float, started: float, last: Path, first: Path) -> dict[str, float]:
-    """`seconds`: from the start of the queries to the last committed batch. `steady`: from the first one's commit on."""
+    """`seconds`: from the start of the queries to the last batch. `steady`: from the commit of the first on."""
     end = _commits(last)[-1].stat().st_mtime
     warm = _commits(first)[0].stat().st_mtime
     return {"session": started - began, "seconds": end - started, "steady": end - warm}
