@@ -18,6 +18,7 @@ from strobe.model.ids import ChannelId, Incarnation, NodeId, Timeline
 from strobe.protocol import committing, coordination, dijkstra_scholten, events, restoring
 from strobe.protocol.barriers import BarrierMode, Barriers
 from strobe.protocol.chandy_lamport import ChandyLamport
+from strobe.protocol.coordinator import Coordinator
 from strobe.protocol.lai_yang import LaiYang
 from strobe.protocol.restore import RestoreCoordinator, RestoreParticipant
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
@@ -95,6 +96,18 @@ TERMINATION_INPUTS = st.one_of(
     st.builds(dijkstra_scholten.SendingWork, channel, message),
     st.builds(dijkstra_scholten.SignalArrived, channel),
 )
+COORDINATOR_INPUTS = st.one_of(
+    st.builds(coordination.Tick, st.integers(0, 50)),
+    st.builds(coordination.NodeReady, node, small),
+    st.builds(coordination.NodeLost, node, reason),
+    st.builds(coordination.NodeFinished, node),
+    st.builds(coordination.TriggerRequested, reason, st.sampled_from(coordination.Kind)),
+    st.builds(coordination.Acknowledged, snapshot, node, small),
+    st.builds(coordination.DeclinedBy, snapshot, node, small, reason),
+    st.builds(coordination.ManifestWritten, snapshot),
+    st.builds(coordination.ManifestFailed, snapshot, reason),
+    st.builds(coordination.AbortRequested, snapshot, reason),
+)
 
 
 @dataclass(frozen=True)
@@ -112,10 +125,10 @@ def _channels(names: Iterable[str]) -> tuple[ChannelId, ...]:
     return tuple(ChannelId(name) for name in names)
 
 
-def _barriers(mode: BarrierMode) -> Subject:
-    feedback = _channels(["loop"])
+def _barriers(mode: BarrierMode, feedback: Iterable[str] = ("loop",)) -> Subject:
     return Subject(
-        lambda: Barriers(_channels(INPUTS), _channels(OUTPUTS), feedback=feedback, mode=mode), SNAPSHOT_INPUTS
+        lambda: Barriers(_channels(INPUTS), _channels(OUTPUTS), feedback=_channels(feedback), mode=mode),
+        SNAPSHOT_INPUTS,
     )
 
 
@@ -124,9 +137,14 @@ SUBJECTS = {
     "chandy-lamport": Subject(lambda: ChandyLamport(_channels(INPUTS), _channels(OUTPUTS)), SNAPSHOT_INPUTS),
     "lai-yang": Subject(lambda: LaiYang(_channels(INPUTS), _channels(OUTPUTS)), SNAPSHOT_INPUTS),
     **{mode.value: _barriers(mode) for mode in BarrierMode},
+    **{f"{mode.value} without a loop": _barriers(mode, feedback=()) for mode in BarrierMode},
     "barriers at a source": Subject(lambda: Barriers((), _channels(OUTPUTS)), SNAPSHOT_INPUTS),
     "agreed clock": Subject(lambda: AgreedClock(_channels(INPUTS), _channels(OUTPUTS)), SNAPSHOT_INPUTS),
     "freeze in turn": Subject(lambda: FreezeInTurn(_channels(INPUTS), _channels(OUTPUTS)), SNAPSHOT_INPUTS),
+    "coordinator": Subject(
+        lambda: Coordinator({P: (), Q: (P,)}, coordination.CoordinatorSettings(interval=5, timeout=20)),
+        COORDINATOR_INPUTS,
+    ),
     "commit coordinator": Subject(lambda: TwoPhaseCoordinator((P, Q), ONE), COMMIT_INPUTS),
     "commit participant": Subject(lambda: TwoPhaseParticipant(P, ONE), COMMIT_INPUTS),
     "restore coordinator": Subject(
