@@ -196,17 +196,16 @@ class TakesEveryMessageForAParent(DijkstraScholten):
         return ()
 
 
-@pytest.mark.parametrize(
-    ("mutant", "rule"),
-    [
-        (SignalsTheFirstMessageAtOnce, "announced, but"),
-        (ForgetsItsDeficit, "announced, but"),
-        (LeavesWhileItIsActive, "announced, but"),
-        (SignalsOnlyItsParent, "nothing was announced"),
-        (TakesEveryMessageForAParent, "announced"),
-    ],
-    ids=lambda x: getattr(x, "__name__", ""),
-)
+MUTANTS = {
+    SignalsTheFirstMessageAtOnce: "announced, but",
+    ForgetsItsDeficit: "announced, but",
+    LeavesWhileItIsActive: "announced, but",
+    SignalsOnlyItsParent: "nothing was announced",
+    TakesEveryMessageForAParent: "announced",
+}
+
+
+@pytest.mark.parametrize(("mutant", "rule"), MUTANTS.items(), ids=lambda x: getattr(x, "__name__", ""))
 def test_the_check_catches_a_node_that(mutant: type[DijkstraScholten], rule: str) -> None:
     with pytest.raises(Violation, match=rule):
         explore(world(TRIANGLE, work=3, machine=mutant))
