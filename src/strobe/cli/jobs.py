@@ -139,7 +139,10 @@ def _store(session: Session, job: str) -> SnapshotStore:
 
 
 def _summary(session: Session, job: str) -> dict[str, Json]:
-    runtime = read_runtime(session.home, job) or {}
+    try:
+        runtime = read_runtime(session.home, job) or {}
+    except StrobeError as error:
+        runtime = {"error": error.what}
     live = is_live(session.home, job)
     state = runtime.get("state", "unknown")
     if not live and state in ("starting", "running"):

@@ -17,6 +17,7 @@ from strobe.hosts.spark.job import Job, JobState, start_job
 from strobe.hosts.spark.loading import load_pipeline
 from strobe.hosts.spark.metrics import status_json
 from strobe.model.errors import Failed
+from strobe.store.layout import JobLayout
 
 __all__ = ["run_command"]
 
@@ -41,30 +42,28 @@ def run_command(target: str, master: str | None, verbose: bool, session: Session
     twice.
     """
     pipeline = load_pipeline(target)
-    logs = _log_to(session.home, pipeline.name, verbose=verbose, quiet=session.json)
-    if not session.json:
-        session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
-    job = start_job(pipeline, home=str(session.home), master=master)
-    _stop_on_signals(job)
-    view = None
-    if not session.json:
-        view = LiveView(session.console, job) if session.console.is_terminal else PlainView(session.say, job)
-        logs.route_through(view)
-        with view:
+    pipeline.check()
+    with _Logs(session.home, pipeline.name, verbose=verbose, quiet=session.json) as logs:
+        if not session.json:
+            session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
+        job = start_job(pipeline, home=str(session.home), master=master)
+        _stop_on_signals(job)
+        if session.json:
             job.wait()
-    else:
-        job.wait()
-    status = job.status()
-    if session.json:
-        session.answer(status_json(status))
-    elif view is not None:
-        view.farewell(status)
+        else:
+            view = LiveView(session.console, job) if session.console.is_terminal else PlainView(session.say, job)
+            logs.route_through(view)
+            with view:
+                job.wait()
+            view.farewell(job.status())
+    if session.json and job.state is not JobState.FAILED:
+        session.answer(status_json(job.status()))
     if job.state is JobState.FAILED:
         raise Failed(
             f"Job {job.name!r} failed: {job.error}",
             untouched="Its checkpoints, channels and sinks are intact.",
             next="Mend the cause and run the same command: it resumes where it was. "
-            f"Logs: {session.home / 'jobs' / job.name / 'logs'}",
+            f"Logs: {session.home / JobLayout(job.name).logs}",
         )
     return 0
 
@@ -81,29 +80,39 @@ def _stop_on_signals(job: Job) -> None:
         signal.signal(each, stop)
 
 
-class _log_to:
-    """The log file of the job gets everything; the terminal gets warnings, above the live view if there is one."""
+class _Logs:
+    """The log file of the job gets everything; the terminal gets warnings, above the live view if there is one.
+
+    The file is opened by the first line, which comes after the job is claimed: a run that is refused leaves no trace.
+    """
 
     def __init__(self, home: Path, job: str, *, verbose: bool, quiet: bool) -> None:
-        logger = logging.getLogger("strobe")
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
         self._shown = logging.StreamHandler(sys.stderr)
         self._shown.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
         self._shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._file = _LogFile(home.absolute() / JobLayout(job).driver_log, delay=True)
+        self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def __enter__(self) -> _Logs:
+        logger = logging.getLogger("strobe")
+        self._before = logger.level, logger.propagate
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
         logger.addHandler(self._shown)
-        path = home / "jobs" / job / "logs" / "driver.log"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = logging.FileHandler(path)
-        except OSError as error:
-            raise Failed(
-                f"The home directory {home} cannot be used: {error.strerror or error}.",
-                untouched="Nothing was started.",
-                next="Choose another with --home, or make it writable.",
-            ) from error
-        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(file)
+        logger.addHandler(self._file)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger("strobe")
+        logger.level, logger.propagate = self._before
+        for handler in (self._shown, self._file):
+            logger.removeHandler(handler)
+        self._file.close()
 
     def route_through(self, view: LiveView | PlainView) -> None:
         self._shown.emit = lambda record: view.note(self._shown.format(record))  # type: ignore[method-assign]
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A disk without room for a line of the log must not fill the terminal with tracebacks."""

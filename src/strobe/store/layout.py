@@ -144,8 +144,12 @@ class JobLayout(_Blobs):
 
     # ── stages and channels ─────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def stages(self) -> str:
+        return f"{self.root}/stages"
+
     def stage(self, uid: NodeId) -> str:
-        return f"{self.root}/stages/{check_uid(uid)}"
+        return f"{self.stages}/{check_uid(uid)}"
 
     def stage_checkpoint(self, uid: NodeId, timeline: Timeline, generation: int = 0) -> str:
         """The stage's Spark checkpoint. Each timeline has its own: a restore never writes into what is there. So has

@@ -33,7 +33,7 @@ class Located:
 def jobs_in(home: Path) -> tuple[str, ...]:
     """The jobs that have ever run in this home."""
     root = home / JOBS
-    return tuple(sorted(p.name for p in root.iterdir() if p.is_dir())) if root.is_dir() else ()
+    return tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and _legal(p.name))) if root.is_dir() else ()
 
 
 def locate(name: str, home: Path) -> Located:
@@ -68,6 +68,15 @@ def locate(name: str, home: Path) -> Located:
             next=f"Its checkpoints: {held}.",
         )
     return Located(store, wanted, home / layout.directory(wanted))
+
+
+def _legal(name: str) -> bool:
+    """Whether a directory can be a job's: people keep other things beside."""
+    try:
+        check_uid(name)
+    except Misuse:
+        return False
+    return True
 
 
 def _at(path: Path) -> Located:

@@ -87,7 +87,14 @@ def _handler(server: ControlServer, actions: dict[tuple[str, str], Action]) -> t
         def _answer(self, method: str) -> None:
             given = self.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), server.token.encode()):
-                return self._send(401, {"error": "The token does not fit."})
+                return self._send(
+                    401,
+                    {
+                        "error": "The job refuses: the token does not fit.",
+                        "untouched": "Nothing was changed.",
+                        "next": "Ask with the home directory that the job was started with, unchanged.",
+                    },
+                )
             action = actions.get((method, self.path))
             if action is None:
                 return self._send(404, {"error": f"There is no {method} {self.path}."})
@@ -125,8 +132,14 @@ def call_job(
 ) -> dict[str, Any]:
     """Ask a running job something, from another process."""
     runtime = read_runtime(home, job)
-    if runtime is None or "port" not in runtime:
+    if runtime is None:
         raise Misuse(f"There is no job {job!r} in {home}.", next="`strobe list` shows the jobs; --home says where.")
+    if not isinstance(runtime.get("port"), int):
+        raise Failed(
+            f"Job {job!r} is {runtime.get('state', 'not running')}: it takes no orders now.",
+            untouched="Nothing was changed.",
+            next=f"Ask again when it runs: `strobe status {job}`.",
+        )
     try:
         token = (home / JobLayout(job).token).read_text()
     except OSError as error:

@@ -29,7 +29,7 @@ from strobe.hosts.spark.messages import (
     ToCoordinator,
 )
 from strobe.model.errors import Failed, StrobeError
-from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import (
     AbortRequested,
     Acknowledged,
@@ -149,8 +149,10 @@ class CoordinatorHost:
         self._queue: queue.Queue[_Item] = queue.Queue()
         self._gathering: dict[SnapshotId, _Gathering] = {}
         self._waiting: dict[str, queue.Queue[Reply]] = {}
+        self._lives: dict[NodeId, Incarnation] = {}
         self._wake_at: float | None = None
         self._history: dict[SnapshotId, Progress] = {}
+        self.completed = self.failed = 0  # in this run; the history is only the end of it
         self._newest = SnapshotId(next_snapshot - 1)
         self._requests = 0
         self._lock = threading.Lock()
@@ -235,6 +237,7 @@ class CoordinatorHost:
 
     def _take(self, item: _Item) -> None:
         if isinstance(item, StageReady):
+            self._lives[item.stage] = item.incarnation
             self._step(NodeReady(item.stage, item.incarnation))
         elif isinstance(item, StageLost):
             self._step(NodeLost(item.stage, item.reason))
@@ -268,15 +271,7 @@ class CoordinatorHost:
 
     def _perform(self, effect: CoordinatorEffect) -> None:
         if isinstance(effect, Trigger):
-            self._writer.reserve(effect.snapshot)
-            faults.point("snapshot.id-reserved")
-            self._newest = max(self._newest, effect.snapshot)
-            progress = Progress(effect.snapshot, effect.kind, "in progress", utc_now())
-            self._gathering[effect.snapshot] = _Gathering(progress, time.monotonic())
-            self._report(progress, self._gathering[effect.snapshot])
-            for node in effect.nodes:
-                self._tell(node, StartSnapshot(effect.snapshot, effect.kind))
-                faults.point("snapshot.triggered", node)
+            self._start_snapshot(effect)
         elif isinstance(effect, WriteManifest):
             faults.point("snapshot.all-acknowledged")
             gathering = self._gathering[effect.snapshot]
@@ -310,6 +305,25 @@ class CoordinatorHost:
         elif isinstance(effect, WakeAt):
             self._wake_at = effect.at / 1000
 
+    def _start_snapshot(self, trigger: Trigger) -> None:
+        snapshot = trigger.snapshot
+        progress = Progress(snapshot, trigger.kind, "in progress", utc_now())
+        self._gathering[snapshot] = _Gathering(progress, time.monotonic())
+        self._report(progress, self._gathering[snapshot])
+        try:
+            self._writer.reserve(snapshot)
+        except StrobeError as error:
+            # No room for the id: nobody is told, and the first stage declines. Later, since a machine takes one input
+            # at a time.
+            node = trigger.nodes[0]
+            self._queue.put(Decline(node, self._lives[node], snapshot, str(error)))
+            return
+        faults.point("snapshot.id-reserved")
+        self._newest = max(self._newest, snapshot)
+        for node in trigger.nodes:
+            self._tell(node, StartSnapshot(snapshot, trigger.kind))
+            faults.point("snapshot.triggered", node)
+
     def _trim(self) -> None:
         try:
             self._writer.trim()
@@ -331,7 +345,10 @@ class CoordinatorHost:
         gathering = self._gathering.pop(snapshot)
         duration = (time.monotonic() - gathering.began) * 1000
         self._report(replace(gathering.progress, status=status, duration_ms=duration, reason=reason), gathering)
-        if status == "failed":
+        if status == "complete":
+            self.completed += 1
+        else:
+            self.failed += 1
             _log.warning("snapshot %d failed after %.0f ms: %s", snapshot, duration, reason)
 
     def _report(self, progress: Progress, gathering: _Gathering) -> None:

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from strobe.model.errors import Damaged, Failed, Misuse
+from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
@@ -87,13 +87,27 @@ class JobHome:
                 untouched="Nothing was started.",
                 next="Choose another with --home, or make it writable.",
             ) from error
-        self.memory = self._read_memory()
-        self._remember(
-            incarnation=Incarnation(self.memory.incarnation + 1),
-            generation=self.memory.generation + (1 if self.took_over else 0),
-        )
+        try:
+            self.memory = self._read_memory()
+            self._remember(
+                incarnation=Incarnation(self.memory.incarnation + 1),
+                generation=self.memory.generation + (1 if self.took_over else 0),
+            )
+        except BaseException:
+            self.release()
+            raise
         self._beat = threading.Thread(target=self._heartbeat, args=(on_fenced,), name="heartbeat", daemon=True)
         self._beat.start()
+
+    def check_owner(self) -> None:
+        """Fenced if another driver has taken over: asked before anything becomes visible or is deleted."""
+        now = self._read_memory().incarnation
+        if now != self.memory.incarnation:
+            raise Fenced(
+                f"Incarnation {self.memory.incarnation} of job {self.job!r} is fenced off by incarnation {now}.",
+                untouched="Nothing was written.",
+                next="A newer run of this job has taken over; this one must stop.",
+            )
 
     def reserve(self, snapshot: SnapshotId) -> None:
         """The id is taken for ever, whatever becomes of the snapshot."""
@@ -108,8 +122,15 @@ class JobHome:
             self._runtime.update(facts)
             target = self.path(self.layout.runtime)
             temporary = target.with_suffix(".new")
-            temporary.write_text(json.dumps(self._runtime, indent=1))
-            os.replace(temporary, target)
+            try:
+                temporary.write_text(json.dumps(self._runtime, indent=1))
+                os.replace(temporary, target)
+            except OSError as error:
+                raise Failed(
+                    f"{target} cannot be written: {error.strerror or error}.",
+                    untouched="What was there before is as it was.",
+                    next=f"Make room on the disk that holds {self.home}, or make it writable.",
+                ) from error
 
     def release(self) -> None:
         self._stop.set()
@@ -137,7 +158,10 @@ class JobHome:
 
     def _take_over(self, path: Path) -> int:
         silent = time.time() - path.stat().st_mtime
-        runtime = read_runtime(self.home, self.job) or {}
+        try:
+            runtime = read_runtime(self.home, self.job) or {}
+        except Damaged:
+            runtime = {}  # only for the message
         who = f"process {runtime.get('pid', '?')} on {runtime.get('host', 'this machine')}"
         if silent < LEASE:
             raise Misuse(
@@ -177,14 +201,20 @@ class JobHome:
                 SnapshotId(int(value["snapshot"])),
                 int(value["generation"]),
             )
-        except FileNotFoundError:
-            return _NEW
+        except FileNotFoundError as error:
+            # Written before anything else of a job: if there is anything else, somebody has taken it away.
+            if not self.path(self.layout.stages).exists():
+                return _NEW
+            raise self._no_memory(path, "it is gone") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Damaged(
-                f"{path} cannot be read: {error}.",
-                untouched="Nothing was started.",
-                next="Put back a copy of it, or restore the newest snapshot into a new home.",
-            ) from error
+            raise self._no_memory(path, f"{type(error).__name__}: {error}") from error
+
+    def _no_memory(self, path: Path, why: str) -> Damaged:
+        return Damaged(
+            f"{path} cannot be read: {why}. Without it nobody knows which driver of job {self.job!r} is the newest.",
+            untouched="Nothing was started, and the job's data is as it was.",
+            next="Put back a copy of it, or restore the newest snapshot into a new home.",
+        )
 
     def _remember(self, **changes: Any) -> None:
         with self._write_lock:

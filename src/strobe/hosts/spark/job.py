@@ -113,13 +113,13 @@ class Job:
     # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        find_java()
+        os.environ["JAVA_HOME"] = str(find_java())
         self.home.claim(self._fenced)
         try:
             self._start()
-        except BaseException:
-            self._shut_down()
-            self._end(JobState.FAILED, "it did not start")
+        except BaseException as error:
+            why = error.what if isinstance(error, StrobeError) else f"{type(error).__name__}: {error}"
+            self._finish(JobState.FAILED, f"it did not start: {why}", said=True)
             raise
 
     def _start(self) -> None:
@@ -133,7 +133,7 @@ class Job:
         if home.took_over:
             clone_generation(home, tuple(pipeline.stages))
         objects = FilesystemStore(home.home, on_point=faults.point)
-        self.store = SnapshotStore(objects, home.layout, self.name, on_point=faults.point)
+        self.store = SnapshotStore(objects, home.layout, self.name, guard=home.check_owner, on_point=faults.point)
         self.store.sweep()
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(self)
@@ -160,9 +160,12 @@ class Job:
         failed = [r for r in self._runners.values() if r.state is StageState.FAILED]
         if failed:
             raise failed[0].failure or Failed(failed[0].error)
-        self._control = ControlServer(home.path(home.layout.token), self._actions())
-        self.state = JobState.RUNNING
-        home.publish(state=self.state.value, port=self._control.port)
+        with self._ending:
+            if self.state.over:  # a stage failed for good the moment after it had started
+                raise Failed(self.error)
+            self._control = ControlServer(home.path(home.layout.token), self._actions())
+            self.state = JobState.RUNNING
+            home.publish(state=self.state.value, port=self._control.port)
         self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)
         self._watch.start()
 
@@ -242,8 +245,8 @@ class Job:
             started=self.started,
             seconds=round(time.monotonic() - self._began, 3),
             stages=tuple(self._stage_status(r) for r in self._runners.values()),
-            completed=sum(p.status == "complete" for p in history),
-            failed=sum(p.status == "failed" for p in history),
+            completed=self._coordinator.completed,
+            failed=self._coordinator.failed,
             failures_in_a_row=self._coordinator.failures_in_a_row,
             checkpoints=history,
             error=self.error,
@@ -330,18 +333,21 @@ class Job:
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _finish(self, state: JobState, reason: str = "") -> None:
+    def _finish(self, state: JobState, reason: str = "", *, said: bool = False) -> None:
+        """`said`: whoever called tells the user why. Returns when the job is over, whoever has ended it."""
         with self._ending:
             if self.state.over:
                 return
             self.state = state
             self.error = reason
-            if reason:
+            if reason and not said:
                 _log.error("job %s failed: %s", self.name, reason)
-            self._shut_down()
-            if state is JobState.CANCELED and self._deletes_on_cancel():
-                self._delete_everything()
-            self._end(state, reason)
+            try:
+                self._shut_down()
+                if state is JobState.CANCELED and self._deletes_on_cancel():
+                    self._delete_everything()
+            finally:
+                self._end(state, reason)
 
     def _deletes_on_cancel(self) -> bool:
         return self.pipeline.checkpoint.retention_on_cancel == RetentionOnCancel.DELETE.value
@@ -372,8 +378,10 @@ class Job:
             self._spark.stop()
 
     def _end(self, state: JobState, reason: str) -> None:
-        self.state = state
-        self.home.publish(state=state.value, error=reason, ended=utc_now(), port=None)
+        try:
+            self.home.publish(state=state.value, error=reason, ended=utc_now(), port=None)
+        except Failed as error:
+            _log.warning("how job %s has ended could not be noted: %s", self.name, error)
         self.home.release()
         self._over.set()
         if hasattr(self, "_control"):

@@ -16,7 +16,9 @@ _MODULE = "strobe_user_pipeline"
 
 
 def load_pipeline(target: str) -> Pipeline:
-    name, _, wanted = target.partition(":")
+    name, wanted = target, ""
+    if not Path(target).is_file() and ":" in target:
+        name, _, wanted = target.rpartition(":")
     path = Path(name)
     if not path.is_file():
         raise Misuse(f"There is no file {name!r}.", next="Name a Python file that declares a strobe.Pipeline.")
@@ -50,11 +52,22 @@ def _pipelines(path: Path) -> dict[str, Pipeline]:
     except StrobeError:
         raise
     except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) else f" (line {last.lineno})"
         raise Misuse(
-            f"{path} cannot be loaded: {type(error).__name__}: {error}{where if last.filename else ''}.",
+            f"{path} cannot be loaded: {type(error).__name__}: {_words(error)}{_line(error, path)}.",
             untouched="Nothing was started.",
             next="Mend the file and run again.",
         ) from error
     return {n: p for n, p in vars(module).items() if isinstance(p, Pipeline)}
+
+
+def _words(error: BaseException) -> str:
+    return error.msg if isinstance(error, SyntaxError) else str(error).rstrip(".")
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Where in the user's file, not in what it calls."""
+    if isinstance(error, SyntaxError):
+        elsewhere = error.filename and Path(error.filename).name != path.name
+        return f" ({error.filename}, line {error.lineno})" if elsewhere else f" (line {error.lineno})"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path.absolute()]
+    return f" (line {lines[-1]})" if lines else ""

@@ -6,6 +6,7 @@ becomes a snapshot, and the failure names the channel and the stage.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 
@@ -17,7 +18,7 @@ from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.messages import StagePart
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.uploads import PartUploads
-from strobe.model.errors import Damaged, Failed
+from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
@@ -25,6 +26,8 @@ from strobe.store.manifest import Kind as ManifestKind
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["ManifestWriter"]
+
+_log = logging.getLogger("strobe.manifests")
 
 
 class ManifestWriter(SnapshotWriter):
@@ -45,10 +48,23 @@ class ManifestWriter(SnapshotWriter):
         self._channels = channels
         self._consumed = consumed
         self._lock = threading.Lock()
-        self._retained: dict[SnapshotId, Manifest] = {}
+        self._retained: dict[SnapshotId, Manifest | None] = {}  # None: it cannot be read
         for snapshot in store.list():
-            self._retained[snapshot] = store.load(snapshot)
+            self._retained[snapshot] = self._load(snapshot)
         self.verified = 0
+
+    def _load(self, snapshot: SnapshotId) -> Manifest | None:
+        """A job goes on from its stages' own checkpoints, so it can do without a manifest that is damaged."""
+        try:
+            return self._store.load(snapshot)
+        except StrobeError as error:
+            _log.warning(
+                "checkpoint %d is damaged and cannot be restored; the job goes on without it, and keeps all rows of "
+                "its channels until it is past its retention. %s",
+                snapshot,
+                error.what,
+            )
+            return None
 
     @property
     def retained(self) -> tuple[SnapshotId, ...]:
@@ -62,7 +78,7 @@ class ManifestWriter(SnapshotWriter):
     def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         manifest = self._assemble(progress, parts)
         with self._lock:
-            line = [m for m in self._retained.values() if m.timeline == manifest.timeline]
+            line = [m for m in self._retained.values() if m is not None and m.timeline == manifest.timeline]
         violations = check_manifest(manifest, max(line, key=lambda m: m.snapshot, default=None))
         if violations:
             raise Damaged("the cut is not consistent: " + " ".join(v.sentence for v in violations[:3]))
@@ -82,7 +98,9 @@ class ManifestWriter(SnapshotWriter):
     def trim(self) -> None:
         """Let go of rows that every consumer, and every retained snapshot, is past."""
         with self._lock:
-            manifests = tuple(self._retained.values())
+            manifests = [m for m in self._retained.values() if m is not None]
+            if len(manifests) < len(self._retained):
+                return  # nobody knows which rows a damaged one needs, should its manifest be put back
         for producer, channel in self._channels.items():
             needed = [self._consumed(reader, producer) for reader in self._pipeline.readers(producer)]
             for manifest in manifests:

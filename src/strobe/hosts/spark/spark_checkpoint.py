@@ -6,6 +6,9 @@ name at any later time, while newer batches run, as long as Spark keeps them (mi
 
 For a state store that is: the newest full snapshot at or below N+1 (`v.zip` with the SST files that it lists, or
 `v.snapshot`), and the changelog (`v.changelog` or `v.delta`) of each later version up to N+1.
+
+None of these files may be missing: what is copied into a snapshot must be enough to start from, and a query that
+starts without one of them would fail in Spark's words, or read its source again from the start.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathlib import Path
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged
 
-__all__ = ["OffsetEntry", "batch_files", "is_committed", "last_committed", "last_logged", "read_offsets"]
+__all__ = ["OffsetEntry", "batch_files", "check", "is_committed", "last_committed", "last_logged", "read_offsets"]
 
 _VERSIONED = re.compile(r"(\d+)(?:_[^.]*)?\.(changelog|delta|zip|snapshot)")
 _FULL = {"zip", "snapshot"}
@@ -62,7 +65,7 @@ def is_committed(checkpoint: Path, batch: int) -> bool:
 def read_offsets(checkpoint: Path, batch: int) -> OffsetEntry:
     path = checkpoint / "offsets" / str(batch)
     try:
-        version, meta, *sources = path.read_text().splitlines()
+        version, meta, *sources = _lines(path)
         if version != "v1":
             raise ValueError(f"its version is {version!r}, and only v1 is known")
         head = json.loads(meta)
@@ -74,21 +77,41 @@ def read_offsets(checkpoint: Path, batch: int) -> OffsetEntry:
             partitions=None if partitions is None else int(partitions),
             sources=tuple(None if line == "-" else json.loads(line) for line in sources),
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise Damaged(
-            f"Spark's checkpoint entry {path} cannot be read: {error}.",
-            untouched="Nothing was changed.",
-            next="Restore the job from a snapshot with `strobe run -s SNAPSHOT`.",
-        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text().splitlines()
+    if len(lines) < 2:
+        raise ValueError("it is cut off")
+    return lines
+
+
+def check(checkpoint: Path) -> None:
+    """That a query can start from here: Damaged names the first file that is missing or cannot be read."""
+    committed, logged = last_committed(checkpoint), last_logged(checkpoint)
+    if committed is not None:
+        _read_json_after_version(checkpoint / "commits" / str(committed))
+        batch_files(checkpoint, committed)
+    if logged is not None:
+        _read_id(checkpoint / "metadata")
+        read_offsets(checkpoint, logged)
+        if logged > 0:
+            read_offsets(checkpoint, logged - 1)  # where batch `logged` begins
+            if committed is None or committed < logged - 1:
+                raise _missing(checkpoint / "commits" / str(logged - 1))
 
 
 def batch_files(checkpoint: Path, batch: int) -> tuple[Path, ...]:
     """The files, relative to `checkpoint`, that a restart right after batch `batch` needs. Sorted."""
     if not is_committed(checkpoint, batch):
         raise Damaged(f"Batch {batch} of {checkpoint} is not committed, so it cannot be part of a snapshot.")
-    files = [Path("metadata")]
-    for log in ("offsets", "commits"):
-        files += [Path(log, str(b)) for b in _batches(checkpoint / log) if batch - 1 <= b <= batch]
+    files = [Path("metadata"), *(Path("offsets", str(b)) for b in (batch - 1, batch) if b >= 0)]
+    for needed in files:
+        if not (checkpoint / needed).exists():
+            raise _missing(checkpoint / needed)
+    files += [Path("commits", str(b)) for b in _batches(checkpoint / "commits") if batch - 1 <= b <= batch]
     files += _source_files(checkpoint, batch)
     state = checkpoint / "state"
     if state.is_dir():
@@ -122,6 +145,9 @@ def _source_files(checkpoint: Path, batch: int) -> list[Path]:
             continue
         full = [n for name, n in numbered.items() if name.endswith(".compact") and n <= last]
         first = max(full, default=0)
+        for n in range(first, last + 1):
+            if n not in numbered.values():
+                raise _missing(directory / str(n))  # Spark would take the files that it names for new ones
         files += [
             Path("sources", str(position), name)
             for name, n in numbered.items()
@@ -141,6 +167,10 @@ def _state_files(checkpoint: Path, directory: Path, version: int) -> list[Path]:
         elif int(match[1]) <= version:
             found.append((int(match[1]), match[2], name))
     base = max((v for v, kind, _ in found if kind in _FULL), default=0)
+    there = {v for v, _, _ in found}
+    for v in range(base + 1, version + 1 if there else base + 1):
+        if v not in there:
+            raise _missing(directory / f"{v}.changelog")
     for v, kind, name in found:
         if (kind in _FULL and v == base) or (kind not in _FULL and v > base):
             files.append(relative / name)
@@ -150,7 +180,50 @@ def _state_files(checkpoint: Path, directory: Path, version: int) -> list[Path]:
 
 
 def _sst_files(snapshot: Path) -> list[str]:
-    with zipfile.ZipFile(snapshot) as archive:
-        _, body = archive.read("metadata").decode().split("\n", 1)
-    listed = json.loads(body)
-    return [f["dfsSstFileName"] for f in listed.get("sstFiles", [])]
+    try:
+        with zipfile.ZipFile(snapshot) as archive:
+            _, body = archive.read("metadata").decode().split("\n", 1)
+        names = [f["dfsSstFileName"] for f in json.loads(body).get("sstFiles", [])]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise _damaged(snapshot, error) from error
+    for name in names:
+        if not (snapshot.parent / "SSTs" / name).exists():
+            raise _missing(snapshot.parent / "SSTs" / name)
+    return names
+
+
+def _read_json_after_version(path: Path) -> None:
+    try:
+        version, body, *_ = _lines(path)
+        if not version.startswith("v") or not isinstance(json.loads(body), dict):
+            raise ValueError("it is not a version and an object")
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _read_id(path: Path) -> None:
+    try:
+        if not json.loads(path.read_text())["id"]:
+            raise ValueError("it has no id")
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _missing(path: Path) -> Damaged:
+    return Damaged(
+        f"Spark's checkpoint file {path} is missing.",
+        untouched="Nothing was changed.",
+        next="Put it back, or restore the job from a snapshot.",
+    )
+
+
+def _damaged(path: Path, error: Exception) -> Damaged:
+    if isinstance(error, FileNotFoundError):
+        return _missing(path)
+    return Damaged(
+        f"Spark's checkpoint file {path} cannot be read: {error}.",
+        untouched="Nothing was changed.",
+        next="Put back a copy of it, or restore the job from a snapshot.",
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strobe.hosts.spark import faults
+from strobe.hosts.spark import faults, spark_checkpoint
 from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.config import RestartPolicy
@@ -27,13 +28,14 @@ from strobe.hosts.spark.connectors.base import Sink
 from strobe.hosts.spark.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.pipeline import StageSpec
 from strobe.hosts.spark.writer import write_files
-from strobe.model.errors import Fenced, Misuse, StrobeError
+from strobe.model.errors import Damaged, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation, SnapshotId
 
 __all__ = ["StageRunner", "StageState"]
 
 _log = logging.getLogger("strobe.stage")
 _PATIENCE = 30.0  # seconds that a stop waits for the running batch
+_SPARK_WORDS = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w{5}")
 _starting = threading.Lock()  # a query takes its settings from the session when it starts
 
 
@@ -149,6 +151,7 @@ class StageRunner:
         self._cause = None
         self._life += 1
         try:
+            self._check_checkpoint()
             self.agent.start(Incarnation(self._life), self._newest())
             try:
                 query = self._query = self._start_query()
@@ -162,10 +165,21 @@ class StageRunner:
         except Exception as error:
             if isinstance(self._cause, Fenced):
                 self._on_fenced(str(self._cause))
-            return _reason(self._cause or error)
+            cause = self._cause or error
+            if isinstance(cause, Damaged):
+                self.failure = cause  # it will be no better the next time
+            return _reason(cause)
         finally:
             if self.state is not StageState.RUNNING or self._stopping.is_set() or self._cause is not None:
                 self.agent.stop()
+
+    def _check_checkpoint(self) -> None:
+        try:
+            spark_checkpoint.check(self.agent.checkpoint)
+        except Damaged as error:
+            raise Damaged(
+                f"Stage {self.spec.uid!r}: {error.what}", untouched=error.untouched, next=error.next
+            ) from error
 
     def _refuse(self, error: AnalysisException) -> None:
         """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
@@ -255,7 +269,7 @@ def _reason(error: BaseException) -> str:
     """The part of a Spark error that a person wants to read: the Python error inside if there is one, or the start."""
     if isinstance(error, StrobeError):
         return str(error)
-    text = str(error)
+    text = _SPARK_WORDS.sub("", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     inner = [n for n in lines if n.split(":")[0].endswith(("Error", "Exception")) and not n.startswith("at ")]
     first = inner[-1] if inner else lines[0] if lines else ""
