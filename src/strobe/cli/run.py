@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
@@ -114,5 +115,11 @@ class _Logs:
 
 
 class _LogFile(logging.FileHandler):
+    """A disk without room for a line of the log must neither stop the job nor fill the terminal with tracebacks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
     def handleError(self, record: logging.LogRecord) -> None:
-        """A disk without room for a line of the log must not fill the terminal with tracebacks."""
+        pass

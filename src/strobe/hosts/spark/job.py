@@ -33,7 +33,7 @@ from strobe.hosts.spark.manifests import ManifestWriter
 from strobe.hosts.spark.messages import ToAgent
 from strobe.hosts.spark.metrics import JobStatus, StageStatus, progress_json, status_json
 from strobe.hosts.spark.pipeline import Pipeline
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.session import check_settings, spark_session
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.hosts.spark.stage_files import clone_generation, stage_checkpoint
 from strobe.hosts.spark.uploads import PartUploads
@@ -85,6 +85,9 @@ def start_job(
     running. Without it the job starts one and stops it at its end.
     """
     pipeline.check()
+    check_settings(pipeline.conf, f"Pipeline {pipeline.name!r}")
+    for uid, stage in pipeline.stages.items():
+        check_settings(stage.conf, f"Stage {uid!r}")
     job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, base or Path.cwd(), spark)
     job.start()
     return job
@@ -155,6 +158,8 @@ class Job:
         )
         for stage in stages:
             self._add(stage)
+        for runner in self._runners.values():
+            runner.check()
         self._coordinator.start()
         self._start_stages()
         failed = [r for r in self._runners.values() if r.state is StageState.FAILED]

@@ -44,7 +44,7 @@ def _pipelines(path: Path) -> dict[str, Pipeline]:
     sys.path.insert(0, str(path.absolute().parent))
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
-        raise Misuse(f"{path} cannot be imported: it is not a Python file.")
+        raise Misuse(f"{path} cannot be imported: it is not a Python file.", next="Name a file whose name ends in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
     try:

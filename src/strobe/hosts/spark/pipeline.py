@@ -31,6 +31,7 @@ StageFunction = Callable[..., "DataFrame"]
 F = TypeVar("F", bound=StageFunction)
 
 OUTPUT_MODES = ("append", "update", "complete")
+TRIGGERS = ("processingTime", "availableNow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Pipeline:
         self.checkpoint = checkpoint or CheckpointConfig()
         self.restart = restart or RestartPolicy()
         self.partitions = _positive(partitions, "partitions", f"Pipeline {name!r}")
-        self.conf = dict(conf or {})
+        self.conf = _settings(conf, f"Pipeline {name!r}")
         self._stages: dict[NodeId, StageSpec] = {}
 
     def stage(
@@ -123,13 +124,17 @@ class Pipeline:
             )
         if output_mode not in OUTPUT_MODES:
             raise Misuse(f"{where}: output_mode {output_mode!r} is not one of {', '.join(OUTPUT_MODES)}.")
-        listed = [reads] if isinstance(reads, str | Feedback) else list(reads or ())
+        listed = _listed(reads, where)
         names = [r.uid if isinstance(r, Feedback) else r for r in listed]
         for name in names:
             check_uid(name, f"{where} reads a stage whose uid")
         if len(set(names)) < len(names):
             raise Misuse(f"{where} reads the same stage twice.", next="Read it once and use the DataFrame twice.")
+        if len({argument_name(n) for n in names}) < len(names):
+            raise Misuse(f"{where} reads stages whose parameters would have the same name: {', '.join(names)}.")
         sinks = _sinks(to, where)
+        _check_trigger(trigger or {}, bool(names), where)
+        settings = _settings(conf, where)
 
         def declare(function: F) -> F:
             if not callable(function):
@@ -146,7 +151,7 @@ class Pipeline:
                 max_bytes_per_batch=_positive(max_bytes_per_batch, "max_bytes_per_batch", where),
                 partitions=_positive(partitions, "partitions", where),
                 trigger=dict(trigger or {}),
-                conf=dict(conf or {}),
+                conf=settings,
             )
             return function
 
@@ -208,7 +213,22 @@ class Pipeline:
                     f"{', '.join(self.readers(stage.uid))}: a channel carries rows once, not whole tables.",
                     next="Use 'update' (or 'append'), or give the result to a sink only.",
                 )
+        self._check_sinks()
         self.order()
+
+    def _check_sinks(self) -> None:
+        """A sink knows whose batches it has: two writers would take each other's for their own."""
+        taken: dict[object, NodeId] = {}
+        for stage in self._stages.values():
+            for sink in stage.sinks:
+                for place in {id(sink), sink.place()} - {None}:
+                    if place in taken:
+                        raise Misuse(
+                            f"Stages {taken[place]!r} and {stage.uid!r} of pipeline {self.name!r} write to the same "
+                            f"sink: {sink.describe()}.",
+                            next="Give each its own, or unite the rows in one stage.",
+                        )
+                    taken[place] = stage.uid
 
     def run(self, home: str | None = None, *, master: str | None = None, **options: Any) -> Job:
         """Start the pipeline, or resume it where it was left. Returns when every stage runs."""
@@ -226,11 +246,42 @@ def _positive(value: int | None, name: str, where: str) -> int | None:
 def _sinks(to: Sink | Iterable[Sink], where: str) -> tuple[Sink, ...]:
     from strobe.hosts.spark.connectors.base import Sink
 
-    sinks = (to,) if isinstance(to, Sink) else tuple(to)
+    sinks = (to,) if isinstance(to, Sink) or not isinstance(to, Iterable) or isinstance(to, str) else tuple(to)
     for sink in sinks:
         if not isinstance(sink, Sink):
             raise Misuse(f"{where}: to={sink!r} is not a sink.", next="Use strobe.DeltaSink(path) or another sink.")
     return sinks
+
+
+def _listed(reads: Any, where: str) -> list[str | Feedback]:
+    if reads is None or isinstance(reads, str | Feedback):
+        return [] if reads is None else [reads]
+    if not isinstance(reads, Iterable):
+        raise Misuse(f"{where}: reads={reads!r} is neither the uid of a stage nor a list of them.")
+    return list(reads)
+
+
+def _settings(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
+    """Spark's settings are words; numbers and truths are written as Spark writes them."""
+    settings = {}
+    for key, value in (conf or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str | bool | int | float):
+            raise Misuse(f"{where}: conf has {key!r}: {value!r}, which is not a Spark setting.")
+        settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return settings
+
+
+def _check_trigger(trigger: Mapping[str, Any], reads: bool, where: str) -> None:
+    if not isinstance(trigger, Mapping) or len(trigger) > 1 or any(key not in TRIGGERS for key in trigger):
+        raise Misuse(
+            f"{where}: trigger={trigger!r} is not legal.",
+            next='Use {"processingTime": "1 second"} or, for a source that ends, {"availableNow": True}.',
+        )
+    if reads and "availableNow" in trigger:
+        raise Misuse(
+            f"{where} reads other stages, so it cannot have the trigger availableNow: it would end before they do.",
+            next="Give it to the source stages only; the job ends when all of them have, and everything is processed.",
+        )
 
 
 def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:

@@ -7,8 +7,8 @@ is written once. `minBatchesToRetain` is at least 100, so a snapshot's files are
 a file is whole or absent after a crash of the process, like with Spark's default manager, in a third of the time on
 a local disk. It differs in one thing: whether the name is taken is looked up before the rename, not by it, so two
 drivers that write the same batch at the same moment would both succeed. Strobe lets only one incarnation run.
-Neither manager syncs anything: what must survive a power cut, Strobe syncs itself. Spark's checksum files beside
-each of these are off: a snapshot has its own hash of every file, and they double the number of files.
+Neither manager syncs anything: what must survive a power cut, Strobe syncs itself. Spark's and Hadoop's checksum
+files beside each of these are off: a snapshot has its own hash of every file, and they treble the number of files.
 
 *Data.* Timestamps are written as microseconds: Spark's default INT96 is read as nanoseconds by Arrow.
 
@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 from strobe.model.errors import Failed, Misuse
 
-__all__ = ["FILE_MANAGER", "spark_session"]
+__all__ = ["FILE_MANAGER", "check_settings", "spark_session"]
 
 FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -83,8 +83,8 @@ def spark_session(
 
     `log` is the file that Spark's output is appended to; without it, the output goes to a file that is deleted at exit.
     """
+    check_settings(extra or {}, "The session")
     settings = {**_SETTINGS, **(extra or {})}
-    _check(settings)
     settings.setdefault("spark.pyspark.python", sys.executable)
     # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
     os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
@@ -93,22 +93,34 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _without_checksums(session)
+    return session
 
 
-def _check(settings: Mapping[str, str]) -> None:
-    retained = settings["spark.sql.streaming.minBatchesToRetain"]
+def check_settings(settings: Mapping[str, str], where: str) -> None:
+    """What somebody wants to set, in the session or for one stage; Misuse for what would break a guarantee."""
+    retained = settings.get("spark.sql.streaming.minBatchesToRetain", str(_MIN_BATCHES))
     if not retained.isdigit() or int(retained) < _MIN_BATCHES:
         raise Misuse(
-            f"spark.sql.streaming.minBatchesToRetain is {retained!r}: a snapshot could lose files before they "
-            "are copied.",
+            f"{where} sets spark.sql.streaming.minBatchesToRetain to {retained!r}: a snapshot could lose files before "
+            "they are copied.",
+            untouched="Nothing was started.",
             next=f"Leave it out, or set it to {_MIN_BATCHES} or more.",
         )
     for key in ("spark.sql.streaming.stateStore.providerClass", "spark.sql.parquet.outputTimestampType"):
-        if settings[key] != _SETTINGS[key]:
+        if settings.get(key, _SETTINGS[key]) != _SETTINGS[key]:
             raise Misuse(
-                f"{key} is {settings[key]!r}, but channels and snapshots need {_SETTINGS[key]!r}.", next="Leave it out."
+                f"{where} sets {key} to {settings[key]!r}, but channels and snapshots need {_SETTINGS[key]!r}.",
+                untouched="Nothing was started.",
+                next="Leave it out.",
             )
+
+
+def _without_checksums(session: SparkSession) -> None:
+    """No hidden .crc file beside each file that this JVM writes to a local disk: Hadoop starts a process per file."""
+    jvm: Any = session._jvm
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
 
 def _start_jvm(settings: dict[str, str], log: Path | None) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -99,6 +99,34 @@ class StageRunner:
         operators = self.progress.get("stateOperators") or []
         return sum(int(o.get("numRowsTotal", 0)) for o in operators) if operators else None
 
+    def check(self) -> None:
+        """That the stage can go on from its Spark checkpoint: that is whole, and channel and sinks are not ahead."""
+        uid, checkpoint = self.spec.uid, self.agent.checkpoint
+        try:
+            spark_checkpoint.check(checkpoint)
+        except Damaged as error:
+            raise Damaged(f"Stage {uid!r}: {error.what}", untouched=error.untouched, next=error.next) from error
+        logged = spark_checkpoint.last_logged(checkpoint)
+        known = -1 if logged is None else logged
+        written = self.output.log.last_batch(self.output.timeline) if self.output is not None else None
+        if written is not None and written > known:
+            raise Damaged(
+                f"Stage {uid!r} has written batch {written} to its channel, but its Spark checkpoint {checkpoint} "
+                f"knows {'of none' if logged is None else f'only of batch {logged}'}: files are missing there.",
+                untouched="Nothing was started.",
+                next="Put them back, or restore the job from a snapshot.",
+            )
+        for sink in self.spec.sinks:
+            held = sink.last_batch()
+            if held is not None and held > known:
+                raise Misuse(
+                    f"Stage {uid!r} writes to {sink.describe()}, which already has batch {held} of this stage; in this "
+                    f"home the stage has {'not begun' if logged is None else f'only come to batch {logged}'}, and its "
+                    "new batches would be taken for those.",
+                    untouched="Nothing was started, and the table is as it was.",
+                    next="Run it with the home directory that wrote the table, or move the table away.",
+                )
+
     def start(self) -> None:
         self._thread.start()
 
@@ -151,11 +179,11 @@ class StageRunner:
         self._cause = None
         self._life += 1
         try:
-            self._check_checkpoint()
+            self.check()
             self.agent.start(Incarnation(self._life), self._newest())
             try:
                 query = self._query = self._start_query()
-            except AnalysisException as error:
+            except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
                 self._refuse(error)
                 return str(self.failure)
             self.state = StageState.RUNNING
@@ -166,24 +194,16 @@ class StageRunner:
             if isinstance(self._cause, Fenced):
                 self._on_fenced(str(self._cause))
             cause = self._cause or error
-            if isinstance(cause, Damaged):
+            if isinstance(cause, Damaged | Misuse):
                 self.failure = cause  # it will be no better the next time
             return _reason(cause)
         finally:
             if self.state is not StageState.RUNNING or self._stopping.is_set() or self._cause is not None:
                 self.agent.stop()
 
-    def _check_checkpoint(self) -> None:
-        try:
-            spark_checkpoint.check(self.agent.checkpoint)
-        except Damaged as error:
-            raise Damaged(
-                f"Stage {self.spec.uid!r}: {error.what}", untouched=error.untouched, next=error.next
-            ) from error
-
-    def _refuse(self, error: AnalysisException) -> None:
+    def _refuse(self, error: Exception) -> None:
         """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
-        what = str(error).splitlines()[0]
+        what = _SPARK_WORDS.sub("", str(error).splitlines()[0])
         self.failure = Misuse(
             f"Stage {self.spec.uid!r} (output_mode {self.spec.output_mode!r}): Spark refuses the query: {what}",
             untouched="Nothing was started; what the job had done before is as it was.",

@@ -49,6 +49,14 @@ class Sink(ABC):
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Write the batch, once per (timeline, batch id)."""
 
+    def place(self) -> str | None:
+        """What it writes to, if nobody else may."""
+        return None
+
+    def last_batch(self) -> int | None:
+        """The newest batch of this job and timeline that it has, if it can tell. Called after `open`."""
+        return None
+
     def position(self, snapshot: SnapshotId) -> Json:
         """At a snapshot, between two batches: what a restore needs to take this sink back to here."""
         return None

@@ -7,6 +7,7 @@ several rows with one key in a batch, which one wins would be chance, so that is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,18 @@ class DeltaSink(Sink):
     def describe(self) -> str:
         how = f"upsert by {', '.join(self.key)}" if self.key else "append"
         return f"Delta table {self.path} ({how})"
+
+    def place(self) -> str:
+        return os.path.normpath(self.path)
+
+    def last_batch(self) -> int | None:
+        if self._writer is not None:
+            return self._writer.log.last_batch(self._context.timeline)
+        return self._table.transaction_version(self._app)
+
+    @property
+    def _app(self) -> str:
+        return f"strobe/{self._context.job}/{self._context.name}/{self._context.timeline}"
 
     def open(self, context: SinkContext) -> None:
         self._context = context
@@ -89,8 +102,7 @@ class DeltaSink(Sink):
             self._writer.close()
 
     def _upsert(self, batch: DataFrame, batch_id: int) -> None:
-        context = self._context
-        app = f"strobe/{context.job}/{context.name}/{context.timeline}"
+        context, app = self._context, self._app
         self._table.update_incremental()
         last = self._table.transaction_version(app)
         if last is not None and batch_id <= last:
