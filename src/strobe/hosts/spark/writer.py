@@ -21,11 +21,15 @@ from pyspark.sql import DataFrame
 from strobe.hosts.spark.channel import DATA, ChannelWriter
 from strobe.hosts.spark.channel_log import Commit, DataFile
 
-__all__ = ["CODEC", "parquet_files", "write_batch", "write_files"]
-
-CODEC: Final = "lz4"
+__all__ = ["parquet_files", "write_batch", "write_files"]
 
 _OPTIONS: Final = {
+    # The cheapest to write and to read of what was measured (bench/channel.py --codecs): encodings that pack numbers,
+    # then a light codec (not "lz4": Arrow cannot read its Hadoop framing). Statistics are for readers that skip rows;
+    # a consumer reads them all.
+    "compression": "lz4_raw",
+    "parquet.writer.version": "v2",
+    "parquet.column.statistics.enabled": "false",
     # Files move to their place when their task ends, and nothing marks the directory as complete: the commit does.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -58,8 +62,9 @@ def write_files(
         return ()
     place = f"{DATA}/{writer.timeline}/{batch}-{uuid.uuid4().hex[:8]}"
     limit = max_files if max_files is not None else max(2, df.sparkSession.sparkContext.defaultParallelism)
-    out = df.coalesce(limit).write.options(compression=CODEC, **_OPTIONS)
-    out.parquet(str(writer.path / place))
+    # Hadoop starts a process (chmod) for each directory that it makes, and none for those that are there.
+    (writer.path / place / "_temporary" / "0" / "_temporary").mkdir(parents=True)
+    df.coalesce(limit).write.mode("append").options(**_OPTIONS).parquet(str(writer.path / place))
     return parquet_files(writer.path, place)
 
 
