@@ -21,7 +21,9 @@ def test_a_batch_of_many_pages_is_read_back_by_arrow_as_spark_wrote_it(spark: Sp
     rows = 1_000_000
     # Numbers that compress a little: with Spark's "lz4" Arrow calls just these pages corrupt.
     batch = spark.range(rows).selectExpr(
-        "id div 2 as id", "cast(pmod(xxhash64(id), 100000) as int) as account", "pmod(xxhash64(id + 7), 1000) as delta"
+        "id div 2 as id",
+        "cast(pmod(xxhash64(id), 100000) as int) as account",
+        "pmod(xxhash64(id + 7), 1000) - 500 as delta",
     )
     writer = ChannelWriter(
         tmp_path / "c", batch.schema, job="j", producer=NodeId("p"), timeline=Timeline(1), incarnation=Incarnation(1)
