@@ -73,17 +73,13 @@ class Gate:
 
     def __init__(self, handler: GateHandler) -> None:
         self._handler = handler
-        self._token = secrets.token_hex(32)
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._closed = False
         self._listener = socket.create_server((_HOST, 0), backlog=128)
+        self.address = GateAddress(self._listener.getsockname()[1], secrets.token_hex(32))
         self._acceptor = threading.Thread(target=self._accept, name="gate", daemon=True)
         self._acceptor.start()
-
-    @property
-    def address(self) -> GateAddress:
-        return GateAddress(self._listener.getsockname()[1], self._token)
 
     def close(self) -> None:
         """Close all connections: whoever waits for an answer gets `GateClosed`. Does not wait for handlers."""
@@ -119,7 +115,7 @@ class Gate:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.settimeout(_HELLO_SECONDS)
                 hello = _receive(sock)
-                if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
+                if not hmac.compare_digest(str(hello.get("token")).encode(), self.address.token.encode()):
                     return
                 sock.settimeout(None)
                 with self._lock:
