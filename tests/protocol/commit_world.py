@@ -78,13 +78,14 @@ class World(NamedTuple):
     logged: tuple[SnapshotId, ...] = ()  # durable, but the coordinator does not know yet
     begun: SnapshotId = SnapshotId(0)
     begins: int = 1
-    crashes: int = 1
-    failures: int = 0
+    crashes: int = 1  # of one process
+    blackouts: int = 0  # of all at once
+    failures: int = 0  # that leave the process alive
 
     def key(self) -> Hashable:
         return (
             self.coordinator.key(), tuple(s.key for s in self.sinks), frozenset(self.net), len(self.net), self.log,
-            self.logging, self.logged, self.begun, self.begins, self.crashes, self.failures,
+            self.logging, self.logged, self.begun, self.begins, self.crashes, self.blackouts, self.failures,
         )  # fmt: skip
 
     # ── moves ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,11 +125,12 @@ class World(NamedTuple):
         if self.begins:
             yield "begin", self._begin
         if self.crashes:
-            yield "everything crashes", self._crash_everything
             yield "c crashes", self._crash_coordinator
             for sink in self.sinks:
                 yield f"{sink.name} crashes", partial(self._crash_sink, sink.name, keeps=False)
                 yield f"{sink.name} crashes, keeps its writes", partial(self._crash_sink, sink.name, keeps=True)
+        if self.blackouts:
+            yield "everything crashes", self._black_out
         if self.failures:
             yield from self._replace(failures=self.failures - 1)._failing()
 
@@ -277,11 +279,11 @@ class World(NamedTuple):
         )
         return world.step(name, Opened())
 
-    def _crash_everything(self) -> World:
+    def _black_out(self) -> World:
         dead = self._crash_coordinator()
         for name in (P, Q):
             dead = dead._crash_sink(name, keeps=False)
-        return dead._replace(crashes=self.crashes - 1)
+        return dead._replace(crashes=self.crashes, blackouts=self.blackouts - 1)
 
     # ── at rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -311,7 +313,8 @@ class World(NamedTuple):
 def world(
     *,
     begins: int = 1,
-    crashes: int = 1,
+    crashes: int = 0,
+    blackouts: int = 0,
     failures: int = 0,
     cold: bool = False,
     coordinator: type[TwoPhaseCoordinator] = TwoPhaseCoordinator,
@@ -323,6 +326,7 @@ def world(
         [],
         begins=begins,
         crashes=crashes,
+        blackouts=blackouts,
         failures=failures,
     )
     opened = start.step(None, Opened())
