@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType
 
-from strobe.hosts.spark import channel as channel_module
+from strobe.hosts.spark import channel_entries
 from strobe.hosts.spark.channel import DATA, ChannelLog, ChannelWriter, Commit, DataFile, table_schema
 from strobe.hosts.spark.channel_log import LOG, entry_name
 from strobe.model.errors import Damaged, Failed, Misuse
@@ -380,7 +380,7 @@ def test_a_trim_reaches_branches_that_were_left(open_writer: Open, path: Path) -
 
 @pytest.fixture
 def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "_CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(channel_entries, "CHECKPOINT_EVERY", 5)
 
 
 @pytest.mark.usefixtures("frequent_checkpoints")
@@ -488,6 +488,17 @@ def test_sync_reaches_every_file_entry_and_directory_once(
     synced.clear()
     writer.sync(second.version)
     assert synced == []
+
+
+def test_sync_of_a_file_that_is_gone_fails_unless_it_was_trimmed(open_writer: Open, path: Path) -> None:
+    writer = open_writer()
+    first, second = written(writer, 0, 1), written(writer, 1, 2)
+    writer.trim(first.version)
+    (path / first.files[0].path).unlink()
+    assert writer.sync(first.version) == 0
+    (path / second.files[0].path).unlink()
+    with pytest.raises(Failed, match=f"could not be made durable up to version {second.version}"):
+        writer.sync(second.version)
 
 
 def test_a_torn_log_entry_is_reported_as_damage(open_writer: Open, path: Path) -> None:

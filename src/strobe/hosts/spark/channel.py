@@ -22,13 +22,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +33,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
+from strobe.hosts.spark.channel_entries import Entry, LogCheckpoints, add, fsync, millis, remove
 from strobe.hosts.spark.channel_log import LOG, ChannelLog, Commit, DataFile, entry_name
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.model.errors import Failed, Fenced, Misuse
@@ -45,7 +43,6 @@ __all__ = ["DATA", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_s
 
 DATA: Final = "data"  # the table's data files: data/<timeline>/<batch>-<attempt>/*.parquet
 _ASIDE: Final = "_strobe"  # entries being written, and torn ones; Delta ignores names with an underscore
-_CHECKPOINT_EVERY: Final = 200  # commits between log checkpoints, which only foreign readers need
 
 _PROPERTIES: Final = {
     # What a snapshot on a branch that was left needs must survive a VACUUM, and the log must not be cleaned up by age:
@@ -54,17 +51,6 @@ _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.enableExpiredLogCleanup": "false",
 }
-
-_logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What a commit says: its kind, what Strobe notes about it, and Delta's actions."""
-
-    kind: str
-    notes: dict[str, Any] = field(default_factory=dict)
-    actions: tuple[dict[str, Any], ...] = ()
 
 
 def table_schema(path: str | Path) -> StructType:
@@ -105,17 +91,16 @@ class ChannelWriter:
         self.schema = channel_schema(schema, producer)
         self._lock = threading.RLock()
         self._sync_lock = threading.Lock()
+        self._trim_lock = threading.Lock()
         self._synced = -1
         self._doomed: list[DataFile] = []
         self._tmp_count = 0
-        self._checkpointing: threading.Thread | None = None
-        self._checkpointed = -1
         self._create()
         if cut_to is not None:
             self._move_torn_aside(cut_to)
         self.log = ChannelLog(self.path)
         self._check_schema()
-        self._checkpointed = _last_checkpoint(self.path)
+        self._checkpoints = LogCheckpoints(self.path)
         if self._publish(self._fence) is not None:
             self.sweep()
         if cut_to is not None:
@@ -127,11 +112,11 @@ class ChannelWriter:
         """Make the files of the producer's batch visible. None when the batch is already written, or has no files."""
         if not files and not even_if_empty:
             return None
-        actions = (self._transaction(batch), *(_add(f) for f in files))
+        actions = (self._transaction(batch), *(add(f) for f in files))
 
-        def entry() -> _Entry | None:
+        def entry() -> Entry | None:
             last = self.log.last_batch(self.timeline)
-            return None if last is not None and batch <= last else _Entry("data", {"strobe.batch": batch}, actions)
+            return None if last is not None and batch <= last else Entry("data", {"strobe.batch": batch}, actions)
 
         version = self._publish(entry)
         return None if version is None else self.log.commit(version)
@@ -144,8 +129,8 @@ class ChannelWriter:
     def place_barrier(self, snapshot: SnapshotId) -> Commit:
         """Put the barrier of `snapshot` behind everything committed so far, once."""
 
-        def entry() -> _Entry | None:
-            return None if self.log.find_barrier(snapshot) else _Entry("barrier", {"strobe.barrier": snapshot})
+        def entry() -> Entry | None:
+            return None if self.log.find_barrier(snapshot) else Entry("barrier", {"strobe.barrier": snapshot})
 
         self._publish(entry)
         barrier = self.log.find_barrier(snapshot)
@@ -154,7 +139,7 @@ class ChannelWriter:
 
     def end(self) -> Commit:
         """Say that the producer will write no more. A later `append` takes it back."""
-        self._publish(lambda: None if self.log.ended else _Entry("end"))
+        self._publish(lambda: None if self.log.ended else Entry("end"))
         return self.log.commits(self.log.trimmed)[-1]
 
     # Housekeeping
@@ -162,7 +147,7 @@ class ChannelWriter:
     def truncate_to(self, version: int) -> None:
         """The table reads as of `version` again. What is cut off stays on disk until it is trimmed."""
 
-        def entry() -> _Entry | None:
+        def entry() -> Entry | None:
             log = self.log
             if not 0 <= version <= log.head:
                 raise Failed(
@@ -174,8 +159,8 @@ class ChannelWriter:
                 return None
             now, then = log.files_at(log.head), log.files_at(version)
             removed, added = set(now) - set(then), set(then) - set(now)
-            actions = (*(_remove(f, _millis()) for f in now if f in removed), *(_add(f) for f in then if f in added))
-            return _Entry("cut", {"strobe.to": version}, actions)
+            actions = (*(remove(f, millis()) for f in now if f in removed), *(add(f) for f in then if f in added))
+            return Entry("cut", {"strobe.to": version}, actions)
 
         self._publish(entry)
         with self._sync_lock:
@@ -187,12 +172,16 @@ class ChannelWriter:
         The caller knows that no consumer and no retained snapshot needs them. The files are deleted by the next call:
         whoever opened the table just before can still read it.
         """
+        with self._trim_lock:
+            return self._trim(upto)
+
+    def _trim(self, upto: int) -> int:
         for file in self._doomed:
             _delete(self.path / file.path)
         self._doomed = []
         files: tuple[DataFile, ...] = ()
 
-        def entry() -> _Entry | None:
+        def entry() -> Entry | None:
             nonlocal files
             log = self.log
             files = log.files_upto(upto)
@@ -205,12 +194,16 @@ class ChannelWriter:
                 "strobe.ended": log.ended,
             }
             # Deleted "long ago": a younger tombstone would be carried along in every checkpoint of the log.
-            return _Entry("trim", notes, tuple(_remove(f, 1) for f in files if f in live))
+            return Entry("trim", notes, tuple(remove(f, 1) for f in files if f in live))
 
-        if self._publish(entry) is None:
+        version = self._publish(entry)
+        if version is None:
             return 0
+        # Nothing may be deleted before it is certain that the log says so.
+        fsync(self.path / LOG / entry_name(version))
+        fsync(self.path / LOG)
         self._doomed = list(files)
-        self._delete_entries(self.log.trimmed)
+        self._checkpoints.delete_entries(self.log.trimmed)
         return len(files)
 
     def sync(self, upto: int) -> int:
@@ -219,14 +212,17 @@ class ChannelWriter:
             after = max(self._synced, self.log.trimmed)
             if upto <= after:
                 return 0
-            paths = [self.path / f.path for c in self.log.commits(after, upto) for f in c.files]
-            names = {parent for p in paths for parent in (p.parent, p.parent.parent, p.parent.parent.parent)}
-            entries = [self.path / LOG / entry_name(v) for v in range(max(after + 1, 0), upto + 1)]
+            files = [(c.version, self.path / f.path) for c in self.log.commits(after, upto) for f in c.files]
+            entries = [(v, self.path / LOG / entry_name(v)) for v in range(max(after + 1, 0), upto + 1)]
+            attempts = dict.fromkeys((version, path.parent) for version, path in files)
+            names = {self.path / LOG, *(above for _, a in attempts for above in (a.parent, a.parent.parent))}
             if self._synced < 0:
                 names |= {self.path, self.path.parent}
             try:
-                for path in (*paths, *entries, *sorted(names), self.path / LOG):
-                    _fsync(path, missing_ok=self.log.trimmed >= after)
+                for version, path in (*files, *attempts, *entries):
+                    self._sync_unless_trimmed(version, path)
+                for path in sorted(names):
+                    fsync(path)
             except OSError as e:
                 raise Failed(
                     f"Channel {self.path.name} could not be made durable up to version {upto}: {e.strerror or e}.",
@@ -234,7 +230,14 @@ class ChannelWriter:
                     next="Make room on the disk, or check it; the next checkpoint tries again.",
                 ) from e
             self._synced = upto
-            return len(paths) + len(entries)
+            return len(files) + len(entries)
+
+    def _sync_unless_trimmed(self, version: int, path: Path) -> None:
+        try:
+            fsync(path)
+        except FileNotFoundError:
+            if version > self.log.trimmed:
+                raise
 
     def sweep(self) -> int:
         """Delete what attempts left that died before their commit; returns the number of directories removed."""
@@ -250,13 +253,11 @@ class ChannelWriter:
 
     def close(self) -> None:
         """Wait for what runs in the background. The channel can be opened again."""
-        thread = self._checkpointing
-        if thread is not None:
-            thread.join()
+        self._checkpoints.join()
 
     # How a commit is made
 
-    def _publish(self, build: Callable[[], _Entry | None]) -> int | None:
+    def _publish(self, build: Callable[[], Entry | None]) -> int | None:
         """Commit what `build` says, seen from the newest version; None when it says that there is nothing to do."""
         with self._lock:
             while True:
@@ -268,29 +269,16 @@ class ChannelWriter:
                 version = self.log.head + 1
                 if self._claim(version, entry):
                     self.log.refresh()
-                    self._maybe_checkpoint(version)
+                    self._checkpoints.committed(version)
                     return version
 
-    def _claim(self, version: int, entry: _Entry) -> bool:
+    def _claim(self, version: int, entry: Entry) -> bool:
         """Create log entry `version`, whole or not at all; False when someone else has it."""
-        info = {
-            "timestamp": _millis(),
-            "operation": f"STROBE {entry.kind.upper()}",
-            "operationParameters": {},
-            "engineInfo": "strobe",
-            "strobe.kind": entry.kind,
-            "strobe.incarnation": self.incarnation,
-            "strobe.timeline": self.timeline,
-            **entry.notes,
-        }
-        body = "".join(
-            json.dumps(a, separators=(",", ":")) + "\n" for a in ({"commitInfo": info}, *entry.actions)
-        ).encode()
         self._tmp_count += 1
         tmp = self.path / _ASIDE / f"{self.incarnation}-{os.getpid()}-{id(self)}-{self._tmp_count}.tmp"
         try:
             tmp.parent.mkdir(exist_ok=True)
-            tmp.write_bytes(body)
+            tmp.write_bytes(entry.encode(self.incarnation, self.timeline))
             os.link(tmp, self.path / LOG / entry_name(version))
         except FileExistsError:
             return False
@@ -319,13 +307,13 @@ class ChannelWriter:
                 next="A newer run of this job has taken over; this one must stop.",
             )
 
-    def _fence(self) -> _Entry | None:
+    def _fence(self) -> Entry | None:
         known = self.log.incarnation == self.incarnation and self.log.timeline == self.timeline
-        return None if known else _Entry("fence")
+        return None if known else Entry("fence")
 
     def _transaction(self, batch: int) -> dict[str, Any]:
         app = f"strobe/{self.job}/{self.producer}/{self.timeline}"
-        return {"txn": {"appId": app, "version": batch, "lastUpdated": _millis()}}
+        return {"txn": {"appId": app, "version": batch, "lastUpdated": millis()}}
 
     def _create(self) -> None:
         try:
@@ -363,96 +351,12 @@ class ChannelWriter:
                 if entry.name >= entry_name(torn):
                     entry.rename(aside / entry.name)
 
-    # Log checkpoints and what they make superfluous
-
-    def _maybe_checkpoint(self, version: int) -> None:
-        busy = self._checkpointing is not None and self._checkpointing.is_alive()
-        if not busy and version - self._checkpointed >= _CHECKPOINT_EVERY:
-            self._checkpointing = threading.Thread(target=self._checkpoint, name=f"log-{self.path.name}", daemon=True)
-            self._checkpointing.start()
-
-    def _checkpoint(self) -> None:
-        try:
-            DeltaTable(str(self.path)).create_checkpoint()
-            done = _last_checkpoint(self.path)
-            for path in (
-                *(self.path / LOG).glob(f"{done:020d}.checkpoint*.parquet"),
-                self.path / LOG / "_last_checkpoint",
-            ):
-                _fsync(path, missing_ok=False)
-            _fsync(self.path / LOG, missing_ok=False)
-            self._checkpointed = done
-        except (DeltaError, OSError) as e:
-            _logger.warning("channel %s: no log checkpoint was written: %s", self.path.name, e)
-
-    def _delete_entries(self, upto: int) -> None:
-        """Log entries of trimmed commits that a checkpoint covers. The trim's own entry sums them up."""
-        last = min(upto, self._checkpointed - 1)
-        for entry in sorted((self.path / LOG).glob("*.json")):
-            if entry.name > entry_name(last):
-                break
-            entry.unlink(missing_ok=True)
-        for old in (self.path / LOG).glob("*.checkpoint*.parquet"):
-            if int(old.name[:20]) < self._checkpointed:
-                old.unlink(missing_ok=True)
-
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
-
-
-def _millis() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _add(file: DataFile) -> dict[str, Any]:
-    stats = json.dumps({"numRecords": file.rows})
-    return {
-        "add": {
-            "path": file.path,
-            "partitionValues": {},
-            "size": file.size,
-            "modificationTime": _millis(),
-            "dataChange": True,
-            "stats": stats,
-        }
-    }
-
-
-def _remove(file: DataFile, deleted: int) -> dict[str, Any]:
-    return {
-        "remove": {
-            "path": file.path,
-            "deletionTimestamp": deleted,
-            "dataChange": True,
-            "extendedFileMetadata": True,
-            "partitionValues": {},
-            "size": file.size,
-        }
-    }
 
 
 def _delete(path: Path) -> None:
     path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.parent.rmdir()  # the attempt's directory, once its last file is gone
-
-
-def _fsync(path: Path, *, missing_ok: bool) -> None:
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        if missing_ok:
-            return
-        raise
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _last_checkpoint(path: Path) -> int:
-    try:
-        return int(json.loads((path / LOG / "_last_checkpoint").read_bytes())["version"])
-    except (FileNotFoundError, ValueError, KeyError):
-        return -1
