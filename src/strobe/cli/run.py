@@ -22,6 +22,8 @@ from strobe.store.layout import JobLayout
 
 __all__ = ["run_command"]
 
+_LOGGERS = ("strobe", "py4j", "pyspark")
+
 
 @click.command(
     "run",
@@ -82,12 +84,14 @@ def _stop_on_signals(job: Job) -> None:
 
 
 class _Logs:
-    """The log file of the job gets everything; the terminal gets warnings, above the live view if there is one.
+    """The log file of the job gets everything; the terminal gets Strobe's warnings, above the live view if there is
+    one, and nothing of what Spark's Python side says of errors that Strobe reports itself.
 
     The file is opened by the first line, which comes after the job is claimed: a run that is refused leaves no trace.
     """
 
     def __init__(self, home: Path, job: str, *, verbose: bool, quiet: bool) -> None:
+        self._before: list[tuple[logging.Logger, int, bool]] = []
         self._shown = logging.StreamHandler(sys.stderr)
         self._shown.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
         self._shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -95,19 +99,21 @@ class _Logs:
         self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def __enter__(self) -> _Logs:
-        logger = logging.getLogger("strobe")
-        self._before = logger.level, logger.propagate
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        logger.addHandler(self._shown)
-        logger.addHandler(self._file)
+        logging.getLogger("strobe").addHandler(self._shown)
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            self._before.append((logger, logger.level, logger.propagate))
+            logger.setLevel(logging.INFO if name == "strobe" else logging.WARNING)
+            logger.propagate = False
+            logger.addHandler(self._file)
         return self
 
     def __exit__(self, *_: object) -> None:
-        logger = logging.getLogger("strobe")
-        logger.level, logger.propagate = self._before
-        for handler in (self._shown, self._file):
-            logger.removeHandler(handler)
+        logging.getLogger("strobe").removeHandler(self._shown)
+        for logger, level, propagate in self._before:
+            logger.removeHandler(self._file)
+            logger.setLevel(level)
+            logger.propagate = propagate
         self._file.close()
 
     def route_through(self, view: LiveView | PlainView) -> None:

@@ -162,11 +162,11 @@ class Job:
             runner.check()
         self._coordinator.start()
         self._start_stages()
-        failed = [r for r in self._runners.values() if r.state is StageState.FAILED]
-        if failed:
-            raise failed[0].failure or Failed(failed[0].error)
         with self._ending:
-            if self.state.over:  # a stage failed for good the moment after it had started
+            failed = [r for r in self._runners.values() if r.state is StageState.FAILED]
+            if failed:
+                raise failed[0].failure or Failed(f"Stage {failed[0].spec.uid!r} failed for good: {failed[0].error}")
+            if self.state.over:
                 raise Failed(self.error)
             self._control = ControlServer(home.path(home.layout.token), self._actions())
             self.state = JobState.RUNNING
@@ -210,7 +210,7 @@ class Job:
             restart=self.pipeline.restart,
             post=self._coordinator.post,
             newest=lambda: self._coordinator.newest,
-            on_failed=lambda runner, why: self._fail(f"stage {runner.spec.uid!r} failed for good: {why}"),
+            on_failed=lambda runner, why: self._fail(f"stage {runner.spec.uid!r} failed for good: {why}", started=True),
             on_fenced=self._fenced,
         )
 
@@ -309,9 +309,11 @@ class Job:
     def _tell(self, node: NodeId, message: ToAgent) -> None:
         self._agents[node].tell(message)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, *, started: bool = False) -> None:
         # Not in the caller's thread: it may be one that must be joined.
-        threading.Thread(target=self._finish, args=(JobState.FAILED, reason), name="fail", daemon=True).start()
+        threading.Thread(
+            target=self._finish, args=(JobState.FAILED, reason), kwargs={"started": started}, name="fail", daemon=True
+        ).start()
 
     def _fenced(self, reason: str) -> None:
         """Another driver has taken over: end at once, touch nothing."""
@@ -338,10 +340,11 @@ class Job:
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _finish(self, state: JobState, reason: str = "", *, said: bool = False) -> None:
-        """`said`: whoever called tells the user why. Returns when the job is over, whoever has ended it."""
+    def _finish(self, state: JobState, reason: str = "", *, said: bool = False, started: bool = False) -> None:
+        """`said`: whoever called tells the user why. `started`: only if the job is; until then `start` deals with it.
+        Returns when the job is over, whoever has ended it."""
         with self._ending:
-            if self.state.over:
+            if self.state.over or (started and self.state is JobState.STARTING):
                 return
             self.state = state
             self.error = reason
