@@ -23,6 +23,10 @@ def test_the_places_of_a_job() -> None:
         "jobs/ledger/lock", "jobs/ledger/incarnation.json", "jobs/ledger/runtime.json", "jobs/ledger/token",
         "jobs/ledger/logs/driver.log",
     }  # fmt: skip
+    assert JOB.driver(3) == "jobs/ledger/driver-3"
+    assert [JOB.driver_of(name) for name in ("driver-3", "driver-03", "driver-3.gone", "driver-", "lock")] == [
+        3, None, None, None, None,
+    ]  # fmt: skip
 
 
 def test_a_savepoint_lies_wherever_it_was_moved_to() -> None:

@@ -6,6 +6,7 @@ object store. Snapshots and blobs may live in any store; stages, channels, logs 
 ```
 jobs/<job>/
   lock  incarnation.json  runtime.json  token        who runs the job now, and how to reach it
+  driver-<incarnation>                               from where that driver writes these; without it, it cannot
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
   channels/<uid>                                     a Delta table
@@ -35,6 +36,7 @@ MANIFEST: Final = "manifest.json"
 _CHECKPOINT: Final = "chk-"
 _SAVEPOINT: Final = "sav-"
 _NAME = re.compile(r"(?:chk|sav)-([0-9]{6,})")
+_DRIVER = re.compile(r"driver-([1-9][0-9]*)")
 
 
 def snapshot_name(snapshot: SnapshotId, *, savepoint: bool = False) -> str:
@@ -170,6 +172,16 @@ class JobLayout(_Blobs):
     @property
     def incarnation(self) -> str:
         return f"{self.root}/incarnation.json"
+
+    def driver(self, incarnation: int) -> str:
+        """The directory of the driver with this incarnation, for as long as nobody has taken over."""
+        return f"{self.root}/driver-{incarnation}"
+
+    @staticmethod
+    def driver_of(name: str) -> int | None:
+        """The incarnation whose directory has this name, or None if it is no such name."""
+        match = _DRIVER.fullmatch(name)
+        return int(match[1]) if match else None
 
     @property
     def runtime(self) -> str:

@@ -2,19 +2,25 @@
 
 One driver at a time. The lock is an advisory file lock, so a driver that is killed releases it. A driver that is alive
 but silent (stopped, or on a machine that hangs) is given up after `LEASE` seconds without a heartbeat: the next one
-takes over with a higher incarnation, and the old one, should it wake, finds the higher number and ends itself; until
-it does, its channels refuse its commits.
+takes over with a higher incarnation, and the old one, should it wake, finds itself fenced off and ends.
 
 `incarnation.json` is the job's small durable memory: incarnation, timeline, the highest snapshot id ever taken, and
 the generation of the stages' Spark checkpoints. A takeover starts a new generation, so that two Sparks never share a
 directory.
+
+*Fencing.* Each incarnation has a directory of its own, `driver-N`, and writes the files that all drivers share by
+moving them out of it. Who takes over makes the next directory, which only one can, and then moves the older ones away:
+from that moment a write of an older driver finds nothing to move, however long ago it was begun. So what the new driver
+reads afterwards is the old one's last word.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -25,7 +31,6 @@ from typing import Any
 
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
-from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 
 __all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "is_live", "read_runtime"]
@@ -64,7 +69,6 @@ class JobHome:
         self.job = job
         self.layout = JobLayout(job)
         self.memory = _NEW
-        self.took_over = False
         self._lock_file: int | None = None
         self._write_lock = threading.Lock()
         self._stop = threading.Event()
@@ -75,39 +79,34 @@ class JobHome:
         return self.home / key
 
     def claim(self, on_fenced: Callable[[str], None]) -> None:
-        """Become the job's driver, or Misuse if another one is. Raises the incarnation, durably."""
-        root = self.path(self.layout.root)
+        """Become the job's driver, or Misuse if another one is. Raises the incarnation, durably.
+
+        `on_fenced` is called, from whichever thread finds out, when another driver has taken over.
+        """
+        self._on_fenced = on_fenced
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            self._store = FilesystemStore(self.home)
+            self.path(self.layout.root).mkdir(parents=True, exist_ok=True)
             self._lock_file = self._take_lock()
+            try:
+                self._take_incarnation()
+                if self._lock_file is None:
+                    self._lock_file = self._replace_lock()
+            except BaseException:
+                self.release()
+                raise
         except OSError as error:
             raise Failed(
                 f"The home directory {self.home} cannot be used: {error.strerror or error}.",
                 untouched="Nothing was started.",
                 next="Choose another with --home, or make it writable.",
             ) from error
-        try:
-            self.memory = self._read_memory()
-            self._remember(
-                incarnation=Incarnation(self.memory.incarnation + 1),
-                generation=self.memory.generation + (1 if self.took_over else 0),
-            )
-        except BaseException:
-            self.release()
-            raise
-        self._beat = threading.Thread(target=self._heartbeat, args=(on_fenced,), name="heartbeat", daemon=True)
+        self._beat = threading.Thread(target=self._heartbeat, name="heartbeat", daemon=True)
         self._beat.start()
 
     def check_owner(self) -> None:
         """Fenced if another driver has taken over: asked before anything becomes visible or is deleted."""
-        now = self._read_memory().incarnation
-        if now != self.memory.incarnation:
-            raise Fenced(
-                f"Incarnation {self.memory.incarnation} of job {self.job!r} is fenced off by incarnation {now}.",
-                untouched="Nothing was written.",
-                next="A newer run of this job has taken over; this one must stop.",
-            )
+        if not self._own.is_dir():
+            raise self._fenced()
 
     def reserve(self, snapshot: SnapshotId) -> None:
         """The id is taken for ever, whatever becomes of the snapshot."""
@@ -120,76 +119,79 @@ class JobHome:
         """Facts about the running driver, for those who look from outside."""
         with self._write_lock:
             self._runtime.update(facts)
-            target = self.path(self.layout.runtime)
-            temporary = target.with_suffix(".new")
-            try:
-                temporary.write_text(json.dumps(self._runtime, indent=1))
-                os.replace(temporary, target)
-            except OSError as error:
-                raise Failed(
-                    f"{target} cannot be written: {error.strerror or error}.",
-                    untouched="What was there before is as it was.",
-                    next=f"Make room on the disk that holds {self.home}, or make it writable.",
-                ) from error
+            self._write(self.layout.runtime, self._runtime, durable=False)
 
     def release(self) -> None:
-        self._stop.set()
-        if self._beat is not None and self._beat is not threading.current_thread():
-            self._beat.join()
+        self.stop_heartbeat()
+        if self.memory.incarnation:
+            shutil.rmtree(self._own, ignore_errors=True)
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
 
+    def stop_heartbeat(self) -> None:
+        self._stop.set()
+        if self._beat is not None and self._beat is not threading.current_thread():
+            self._beat.join()
+
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take_lock(self) -> int:
+    @property
+    def _own(self) -> Path:
+        return self.path(self.layout.driver(self.memory.incarnation))
+
+    def _take_lock(self) -> int | None:
+        """The lock, or None if a driver holds it that gives no sign of life."""
         path = self.path(self.layout.lock)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            return self._take_over(path)
+            if time.time() - path.stat().st_mtime < LEASE:
+                raise self._running() from None
+            return None
         if os.fstat(handle).st_ino != path.stat().st_ino:  # somebody took over between the two calls
             os.close(handle)
             return self._take_lock()
         os.utime(handle)
         return handle
 
-    def _take_over(self, path: Path) -> int:
-        silent = time.time() - path.stat().st_mtime
-        try:
-            runtime = read_runtime(self.home, self.job) or {}
-        except Damaged:
-            runtime = {}  # only for the message
-        who = f"process {runtime.get('pid', '?')} on {runtime.get('host', 'this machine')}"
-        if silent < LEASE:
-            raise Misuse(
-                f"Job {self.job!r} is already running: {who} holds it.",
-                untouched="That run was left alone.",
-                next=f"Look at it with `strobe status {self.job}`, end it with `strobe cancel {self.job}`, or choose "
-                f"another --home. A driver that gives no sign of life for {LEASE:.0f} s is replaced.",
-            )
-        fresh = path.with_suffix(f".{os.getpid()}")
+    def _replace_lock(self) -> int:
+        path = self.path(self.layout.lock)
+        fresh = self._own / path.name
         handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.replace(fresh, path)
-        self.took_over = True
         return handle
 
-    def _heartbeat(self, on_fenced: Callable[[str], None]) -> None:
-        assert self._lock_file is not None
+    def _take_incarnation(self) -> None:
+        known = self._read_memory()  # nothing is touched if it is damaged
+        older = {
+            n: p for p in self.path(self.layout.root).iterdir() if (n := self.layout.driver_of(p.name)) is not None
+        }
+        mine = Incarnation(max(known.incarnation, *older, 0) + 1)
+        try:
+            self.path(self.layout.driver(mine)).mkdir()
+        except FileExistsError:
+            raise self._running() from None  # another one takes over at this very moment
+        for path in older.values():
+            gone = path.with_name(f"{path.name}.gone")
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                os.rename(path, gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        known = self._read_memory()
+        self.memory = replace(known, incarnation=mine)
+        self._remember(generation=known.generation + (1 if self._lock_file is None else 0))
+
+    def _heartbeat(self) -> None:
         while not self._stop.wait(HEARTBEAT):
             try:
-                now = self._read_memory().incarnation
-            except Damaged:
-                continue
-            if now != self.memory.incarnation:
-                on_fenced(
-                    f"incarnation {now} has taken over job {self.job!r}; this is incarnation {self.memory.incarnation}"
-                )
+                self.check_owner()
+            except Fenced:
                 return
-            os.utime(self._lock_file)
+            if self._lock_file is not None:
+                os.utime(self._lock_file)
 
     def _read_memory(self) -> JobMemory:
         path = self.path(self.layout.incarnation)
@@ -209,6 +211,61 @@ class JobHome:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._no_memory(path, f"{type(error).__name__}: {error}") from error
 
+    def _remember(self, **changes: Any) -> None:
+        with self._write_lock:
+            memory = replace(self.memory, **changes)
+            self._write(self.layout.incarnation, asdict(memory), durable=True)
+            self.memory = memory
+
+    def _write(self, key: str, value: dict[str, Any], *, durable: bool) -> None:
+        """Fenced if this is no longer the job's driver: then the file is as it was."""
+        target = self.path(key)
+        try:
+            with (self._own / target.name).open("w") as file:
+                json.dump(value, file, indent=1)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(self._own / target.name, target)
+            if durable:
+                _sync_directory(target.parent)
+        except FileNotFoundError:
+            raise self._fenced() from None
+        except OSError as error:
+            raise Failed(
+                f"{target} cannot be written: {error.strerror or error}.",
+                untouched="What was there before is as it was.",
+                next=f"Make room on the disk that holds {self.home}, or make it writable.",
+            ) from error
+
+    # ── what can be wrong ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fenced(self) -> Fenced:
+        try:
+            newest = self._read_memory().incarnation
+        except Damaged:
+            newest = Incarnation(0)
+        mine = self.memory.incarnation
+        by = f"by incarnation {newest}" if newest > mine else f"since its directory {self._own} is gone"
+        reason = f"Incarnation {mine} of job {self.job!r} is fenced off {by}."
+        self._on_fenced(reason)
+        return Fenced(
+            reason, untouched="Nothing was written.", next="A newer run of this job has taken over; this one must stop."
+        )
+
+    def _running(self) -> Misuse:
+        try:
+            runtime = read_runtime(self.home, self.job) or {}
+        except Damaged:
+            runtime = {}
+        who = f"process {runtime.get('pid', '?')} on {runtime.get('host', 'this machine')}"
+        return Misuse(
+            f"Job {self.job!r} is already running: {who} holds it.",
+            untouched="That run was left alone.",
+            next=f"Look at it with `strobe status {self.job}`, end it with `strobe cancel {self.job}`, or choose "
+            f"another --home. A driver that gives no sign of life for {LEASE:.0f} s is replaced.",
+        )
+
     def _no_memory(self, path: Path, why: str) -> Damaged:
         return Damaged(
             f"{path} cannot be read: {why}. Without it nobody knows which driver of job {self.job!r} is the newest.",
@@ -216,10 +273,13 @@ class JobHome:
             next="Put back a copy of it, or restore the newest snapshot into a new home.",
         )
 
-    def _remember(self, **changes: Any) -> None:
-        with self._write_lock:
-            self.memory = replace(self.memory, **changes)
-            self._store.put(self.layout.incarnation, json.dumps(asdict(self.memory)).encode())
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def host_name() -> str:

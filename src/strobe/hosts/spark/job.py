@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ from strobe.hosts.spark.metrics import JobStatus, StageStatus, progress_json, st
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.session import check_settings, spark_session
 from strobe.hosts.spark.stage import StageRunner, StageState
-from strobe.hosts.spark.stage_files import clone_generation, stage_checkpoint
+from strobe.hosts.spark.stage_files import adopt_checkpoints, stage_checkpoint
 from strobe.hosts.spark.uploads import PartUploads
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
@@ -133,14 +134,13 @@ class Job:
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
             master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
         )  # fmt: skip
-        if home.took_over:
-            clone_generation(home, tuple(pipeline.stages))
         objects = FilesystemStore(home.home, on_point=faults.point)
         self.store = SnapshotStore(objects, home.layout, self.name, guard=home.check_owner, on_point=faults.point)
         self.store.sweep()
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(self)
         stages = assemble(pipeline, self._spark, self._gate, home, self.base)
+        adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `assemble` has put up
         self._uploads = PartUploads(self.store, lambda uid: self._runners[uid].state_rows())
         self._writer = ManifestWriter(
             pipeline, home, self.store, self._uploads,
@@ -317,8 +317,10 @@ class Job:
 
     def _fenced(self, reason: str) -> None:
         """Another driver has taken over: end at once, touch nothing."""
-        _log.error("fenced off: %s. This process ends.", reason)
+        _log.error("%s This process ends.", reason)
         logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
         os._exit(1)
 
     def _watch_for_end(self) -> None:

@@ -2,18 +2,23 @@
 
 A driver that has been given up may still be alive. Its Spark must never write into the directory that its successor's
 Spark reads, so a takeover continues in a new generation of directories, made of hard links: the files are immutable.
+
+The copy is made after channels and sinks have been fenced. What the old driver put there before is then final, and
+Spark had logged the offsets of those batches first, so the copy knows every batch that channels and sinks know.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 
 from strobe.hosts.spark.home import JobHome
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 
-__all__ = ["clone_generation", "stage_checkpoint"]
+__all__ = ["adopt_checkpoints", "stage_checkpoint"]
 
 
 def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
@@ -21,21 +26,47 @@ def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) 
     return home.path(home.layout.stage_checkpoint(uid, home.memory.timeline, number))
 
 
-def clone_generation(home: JobHome, uids: tuple[NodeId, ...]) -> None:
+def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
+    """Give each stage its directory of this generation: a copy of the newest that it has of an earlier one.
+
+    At every start, not only at a takeover: the one that took over may have died before it was done.
+    """
     for uid in uids:
-        old = stage_checkpoint(home, uid, home.memory.generation - 1)
         new = stage_checkpoint(home, uid)
-        if not old.is_dir():
+        old = next(
+            (p for g in reversed(range(home.memory.generation)) if (p := stage_checkpoint(home, uid, g)).is_dir()), None
+        )
+        if old is None or new.exists():
             continue
+        unfinished = new.with_name(f".{new.name}")
         try:
-            for directory, _, names in os.walk(old):
-                target = new / Path(directory).relative_to(old)
-                target.mkdir(parents=True, exist_ok=True)
-                for name in names:
-                    if not name.startswith("."):
-                        os.link(Path(directory, name), target / name)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _link_all(old, unfinished)
+            unfinished.rename(new)
         except OSError as error:
             raise Failed(
                 f"The checkpoint of stage {uid!r} could not be taken over: {error.strerror or error}.",
                 untouched="The old one is as it was.",
+                next="Check the disk that holds it, and run again.",
             ) from error
+
+
+def _link_all(old: Path, new: Path) -> None:
+    """Batches' commits first: Spark writes them last, so whatever a linked commit needs is there to be linked too."""
+    new.mkdir(parents=True)
+    parts = sorted((e.name for e in os.scandir(old)), key=lambda name: (name != "commits", name))
+    for part in parts:
+        if (old / part).is_dir():
+            for directory, _, names in os.walk(old / part):
+                target = new / Path(directory).relative_to(old)
+                target.mkdir(parents=True, exist_ok=True)
+                for name in names:
+                    _link(Path(directory, name), target / name)
+        else:
+            _link(old / part, new / part)
+
+
+def _link(old: Path, new: Path) -> None:
+    if not old.name.startswith("."):
+        with contextlib.suppress(FileNotFoundError):  # the old driver's Spark lets go of what is long past
+            os.link(old, new)

@@ -3,6 +3,10 @@
 *Append* commits like a channel does: Spark writes the Parquet files, one atomic log entry with an app transaction makes
 them visible. *Upsert* merges the batch into the table by key in one commit that carries the same app transaction; of
 several rows with one key in a batch, which one wins would be chance, so that is an error unless they are the same.
+
+*Fencing.* An appending sink is fenced like a channel. An upserting one notes its incarnation at each start, in a commit
+that carries the same app transaction as batches do: a merge that an older driver has begun before then conflicts with
+it, and one that it begins later finds the higher incarnation.
 """
 
 from __future__ import annotations
@@ -10,22 +14,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.connectors.base import Sink, SinkContext
 from strobe.hosts.spark.writer import write_batch
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Failed, Fenced, Misuse
 from strobe.model.ids import SnapshotId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["DeltaSink"]
+
+_FENCE_TRIES: Final = 10
 
 
 class DeltaSink(Sink):
@@ -46,7 +52,8 @@ class DeltaSink(Sink):
     def last_batch(self) -> int | None:
         if self._writer is not None:
             return self._writer.log.last_batch(self._context.timeline)
-        return self._table.transaction_version(self._app)
+        last = self._table.transaction_version(self._app)
+        return None if last is None or last < 0 else int(last)
 
     @property
     def _app(self) -> str:
@@ -83,6 +90,8 @@ class DeltaSink(Sink):
             if not DeltaTable.is_deltatable(str(where)):
                 DeltaTable.create(str(where), Schema.from_json(context.schema.json()), mode="ignore")
             self._table = DeltaTable(str(where))
+            self._check_fence()
+            self._put_up_fence()
         except (DeltaError, OSError) as error:
             raise Failed(f"{self.describe()} of stage {context.stage!r} cannot be opened: {error}") from error
 
@@ -104,6 +113,7 @@ class DeltaSink(Sink):
     def _upsert(self, batch: DataFrame, batch_id: int) -> None:
         context, app = self._context, self._app
         self._table.update_incremental()
+        self._check_fence()
         last = self._table.transaction_version(app)
         if last is not None and batch_id <= last:
             return
@@ -134,7 +144,41 @@ class DeltaSink(Sink):
                 .execute()
             )
         except DeltaError as error:
+            self._table.update_incremental()
+            self._check_fence()
             raise Failed(
                 f"Batch {batch_id} of stage {context.stage!r} could not be merged into {self.describe()}: {error}",
                 untouched="The table is unchanged.",
             ) from error
+
+    @property
+    def _fence(self) -> str:
+        return f"strobe/{self._context.job}/{self._context.name}/incarnation"
+
+    def _put_up_fence(self) -> None:
+        table = self._table
+        for left in reversed(range(_FENCE_TRIES)):
+            last = table.transaction_version(self._app)
+            marks = [
+                Transaction(self._fence, self._context.incarnation),
+                Transaction(self._app, -1 if last is None else last),
+            ]
+            noted = CommitProperties(app_transactions=marks)
+            try:
+                table.create_write_transaction([], "append", table.schema(), [], commit_properties=noted)
+                break
+            except CommitFailedError:  # the driver that is to be fenced off was faster with a batch
+                if not left:
+                    raise
+            finally:
+                table.update_incremental()
+
+    def _check_fence(self) -> None:
+        context, newest = self._context, self._table.transaction_version(self._fence)
+        if newest is not None and newest > context.incarnation:
+            raise Fenced(
+                f"{self.describe()} of stage {context.stage!r}: incarnation {context.incarnation} of job "
+                f"{context.job} is fenced off by incarnation {newest}.",
+                untouched="Nothing was written.",
+                next="A newer run of this job has taken over; this one must stop.",
+            )

@@ -1,0 +1,86 @@
+"""What tests of whole jobs share: awaiting a moment of a running job, and judging the checkpoints that it took."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import strobe
+from strobe.hosts.spark.metrics import StageStatus
+from strobe.store.consistency import check_manifest
+from strobe.store.manifest import Manifest
+
+PATIENCE = 300.0  # seconds; only a test that fails waits for so long
+
+
+def eventually(happened: Callable[[], bool], what: str, job: strobe.Job | None = None) -> None:
+    """Wait until it has happened. With a job: as long as the job runs."""
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
+        assert job is None or not job.state.over, f"{what}: the job is {job.state.value} {job.error}"
+        time.sleep(0.02)
+
+
+def finish(job: strobe.Job) -> None:
+    """A bounded job ends by itself."""
+    assert job.wait(PATIENCE), job.status()
+    assert job.state is strobe.JobState.FINISHED, job.error
+
+
+def stage(job: strobe.Job, uid: str) -> StageStatus:
+    return next(s for s in job.status().stages if s.uid == uid)
+
+
+def check_checkpoints(job: strobe.Job, *, whole: bool = False) -> list[Manifest]:
+    """Every checkpoint that is kept is sound: its bytes, its cut, its rows. Of a `whole` job, one that has finished and
+    kept all, the last one has nothing in flight. Returns their manifests, oldest first."""
+    manifests = [job.store.load(snapshot) for snapshot in job.store.list()]
+    previous: Manifest | None = None
+    for manifest in manifests:
+        assert check_manifest(manifest, previous) == ()
+        assert job.store.verify(manifest.snapshot) == ()
+        _check_rows(job.home.home, manifest)
+        previous = manifest
+    if whole:
+        assert [m.snapshot for m in manifests] == [
+            p.snapshot for p in job.status().checkpoints if p.status == "complete"
+        ]
+        assert previous is not None
+        assert previous.rows_in_flight == 0
+        for record in previous.channels.values():
+            assert record.barrier == _last(job.home.home / str(record.location))
+    return manifests
+
+
+def _check_rows(home: Path, manifest: Manifest) -> None:
+    """What a consumer had read and what was in flight to it are together what its producer had written."""
+    for name, record in manifest.channels.items():
+        rows = channel_rows(home / str(record.location))
+        assert record.barrier is not None
+        written = sum(n for version, n in rows.items() if version <= record.barrier)
+        for consumer, flight in record.in_flight.items():
+            read = sum(n for version, n in rows.items() if version <= manifest.nodes[consumer].inputs[name])
+            waiting = sum(n for version, n in rows.items() if flight.after < version <= flight.through)
+            assert flight.rows == waiting, f"snapshot {manifest.snapshot}: {name} to {consumer}"
+            assert read + waiting == written, f"snapshot {manifest.snapshot}: {name} to {consumer}"
+
+
+def channel_rows(path: Path) -> dict[int, int]:
+    """Rows of each commit, from the log's own entries, those included whose rows are trimmed by now."""
+    found: dict[int, int] = {}
+    for entry in sorted((path / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        found[int(entry.stem)] = sum(json.loads(a["add"]["stats"])["numRecords"] for a in actions if "add" in a)
+    return found
+
+
+def _last(path: Path) -> int:
+    """The last entry that carries rows or a barrier: what follows are fences and trims."""
+    return max(
+        int(entry.stem)
+        for entry in (path / "_delta_log").glob("*.json")
+        if '"strobe.kind":"data"' in entry.read_text() or '"strobe.kind":"barrier"' in entry.read_text()
+    )

@@ -1,0 +1,210 @@
+"""Who runs a job: one driver at a time, and what a driver that was given up can still do, which is nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from strobe.hosts.spark.home import JobHome, is_live, read_runtime
+from strobe.hosts.spark.stage_files import adopt_checkpoints, stage_checkpoint
+from strobe.model.errors import Fenced, Misuse
+from strobe.model.ids import NodeId, SnapshotId
+
+Claim = Callable[[], JobHome]
+UID = NodeId("s")
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Iterator[Claim]:
+    """Become the job's driver. A driver that is fenced off stays alive here, to be seen trying."""
+    claimed: list[JobHome] = []
+
+    def become() -> JobHome:
+        home = JobHome(tmp_path, "j")
+        home.claim(lambda reason: None)
+        claimed.append(home)
+        return home
+
+    yield become
+    for home in claimed:
+        home.release()
+
+
+def fall_silent(home: JobHome) -> None:
+    """No sign of life for longer than the lease, as when the process is stopped."""
+    home.stop_heartbeat()
+    os.utime(home.path(home.layout.lock), (0, 0))
+
+
+def remembered(home: JobHome) -> dict[str, int]:
+    value: dict[str, int] = json.loads(home.path(home.layout.incarnation).read_bytes())
+    return value
+
+
+def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(claim: Claim, tmp_path: Path) -> None:
+    first = claim()
+    with pytest.raises(Misuse, match="already running"):
+        JobHome(tmp_path, "j").claim(lambda reason: None)
+    first.check_owner()
+    assert remembered(first)["incarnation"] == 1
+
+
+def test_each_driver_has_a_higher_incarnation_and_a_clean_end_leaves_nothing_to_take_over(claim: Claim) -> None:
+    first = claim()
+    first.reserve(SnapshotId(7))
+    first.release()
+    assert not is_live(first.home, "j")
+    second = claim()
+    assert (second.memory.incarnation, second.memory.snapshot, second.memory.generation) == (2, 7, 0)
+    assert [p.name for p in second.path(second.layout.root).glob("driver-*")] == ["driver-2"]
+
+
+def test_a_silent_driver_is_replaced_in_a_new_generation(claim: Claim) -> None:
+    first = claim()
+    fall_silent(first)
+    second = claim()
+    assert (second.memory.incarnation, second.memory.generation) == (2, 1)
+    assert is_live(second.home, "j")
+
+
+def test_a_driver_that_was_given_up_changes_nothing_any_more(claim: Claim) -> None:
+    first = claim()
+    first.publish(pid=1)
+    fall_silent(first)
+    second = claim()
+    second.publish(pid=2)
+    second.reserve(SnapshotId(3))
+    known = remembered(second)
+    with pytest.raises(Fenced, match="fenced off by incarnation 2"):
+        first.reserve(SnapshotId(4))
+    with pytest.raises(Fenced):
+        first.publish(pid=1)
+    with pytest.raises(Fenced):
+        first.check_owner()
+    assert remembered(second) == known
+    assert read_runtime(second.home, "j") == {"pid": 2}
+    second.check_owner()
+    first.release()
+    second.check_owner()
+    assert is_live(second.home, "j")
+
+
+def test_ids_that_a_silent_driver_had_reserved_are_not_used_again(claim: Claim) -> None:
+    first = claim()
+    first.reserve(SnapshotId(5))
+    fall_silent(first)
+    assert claim().memory.snapshot == 5
+
+
+def test_a_driver_that_dies_while_it_takes_over_leaves_the_job_to_the_next(claim: Claim) -> None:
+    first = claim()
+    fall_silent(first)
+    first.path(first.layout.driver(2)).mkdir()  # as far as another one came
+    third = claim()
+    assert third.memory.incarnation == 3
+    with pytest.raises(Fenced):
+        first.check_owner()
+
+
+def test_a_driver_learns_from_its_heartbeat_that_it_was_given_up(claim: Claim, tmp_path: Path) -> None:
+    said: queue.Queue[str] = queue.Queue()
+    first = JobHome(tmp_path, "j")
+    first.claim(said.put)
+    second = None
+    while second is None:
+        os.utime(first.path(first.layout.lock), (0, 0))
+        with contextlib.suppress(Misuse):  # a beat was faster
+            second = claim()
+    assert "fenced off by incarnation 2" in said.get(timeout=60)
+    first.release()
+
+
+# ── a generation's directories ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(directory: Path, *names: str) -> None:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(name)
+
+
+def files(directory: Path) -> set[str]:
+    return {p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()}
+
+
+def test_a_takeover_goes_on_with_links_to_what_the_silent_driver_had(claim: Claim) -> None:
+    first = claim()
+    old = stage_checkpoint(first, UID)
+    write(old, "metadata", "offsets/0", "commits/0", "state/0/1/1.changelog", "offsets/.1.tmp")
+    fall_silent(first)
+    second = claim()
+    adopt_checkpoints(second, (UID,))
+    new = stage_checkpoint(second, UID)
+    assert files(new) == {"metadata", "offsets/0", "commits/0", "state/0/1/1.changelog"}
+    write(old, "commits/1")
+    assert "commits/1" not in files(new)
+
+
+def test_a_takeover_that_died_half_way_is_done_again(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = claim()
+    write(stage_checkpoint(first, UID), "metadata", "offsets/0", "commits/0")
+    fall_silent(first)
+    second = claim()
+    linked: list[Path] = []
+
+    def fail_at_the_second(source: Path, target: Path) -> None:
+        if linked:
+            raise KeyboardInterrupt
+        linked.append(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", fail_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            adopt_checkpoints(second, (UID,))
+    second.release()
+    third = claim()
+    adopt_checkpoints(third, (UID,))
+    assert files(stage_checkpoint(third, UID)) == {"metadata", "offsets/0", "commits/0"}
+
+
+def test_a_stage_that_was_away_for_a_generation_goes_on_from_the_one_that_it_had(claim: Claim) -> None:
+    first = claim()
+    write(stage_checkpoint(first, UID), "metadata")
+    fall_silent(first)
+    second = claim()
+    adopt_checkpoints(second, ())
+    fall_silent(second)
+    third = claim()
+    adopt_checkpoints(third, (UID,))
+    assert files(stage_checkpoint(third, UID)) == {"metadata"}
+
+
+def test_what_a_takeover_links_is_whole_although_the_old_driver_still_writes(
+    claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch's commit is the last file that Spark writes for it: whoever has linked it finds the others."""
+    first = claim()
+    old = stage_checkpoint(first, UID)
+    write(old, "metadata", "offsets/0", "commits/0", "state/0/0/1.changelog")
+    fall_silent(first)
+    second = claim()
+    link = os.link
+    batches = iter(range(1, 100))
+
+    def link_while_a_batch_ends(source: Path, target: Path) -> None:
+        link(source, target)
+        batch = next(batches)
+        write(old, f"offsets/{batch}", f"state/0/0/{batch + 1}.changelog", f"commits/{batch}")
+
+    monkeypatch.setattr(os, "link", link_while_a_batch_ends)
+    adopt_checkpoints(second, (UID,))
+    found = files(stage_checkpoint(second, UID))
+    for commit in (name for name in found if name.startswith("commits/")):
+        batch = int(commit.removeprefix("commits/"))
+        assert {f"offsets/{batch}", f"state/0/0/{batch + 1}.changelog"} <= found
