@@ -221,9 +221,7 @@ def test_a_second_run_of_a_live_job_is_refused_and_the_first_goes_on(spark: Spar
 
         write_transfers(data, files=3, rows=50)
         eventually(lambda: postings_written(tmp_path) == 300, "the first run goes on", job)
-        snapshot = job.checkpoint()
-        assert job.store.load(snapshot).incarnation == 1
-        assert all(s.restarts == 0 for s in job.status().stages)
+        assert job.store.load(job.checkpoint()).incarnation == 1
     finally:
         job.stop()
     check_ledger(tmp_path, 150)

@@ -107,7 +107,7 @@ class StageAgent:
         self._live = False
         self._draining = False
         self.incarnation = Incarnation(0)
-        self.asked = threading.Event()  # a reader of the stage is up and has asked
+        self.asked = threading.Event()  # the stage's readers are up: one has asked, or a batch has come
         self.replayed: int | None = None  # the batch that an earlier life began and did not commit
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,6 +142,7 @@ class StageAgent:
             self._logical = dict(self._positions)
             self._live = True
             self._draining = False
+            self.asked.clear()
         self._thread = threading.Thread(target=self._run, name=f"agent-{self.uid}", daemon=True)
         self._thread.start()
         self._post(StageReady(self.uid, incarnation))
@@ -217,6 +218,7 @@ class StageAgent:
 
     def begin_batch(self, batch: int) -> None:
         """Spark hands over a batch; it has committed the one before. Holds the stage until `end_batch`."""
+        self.asked.set()
         self._lock.acquire()
         try:
             if not self._live:

@@ -50,8 +50,6 @@ _log = logging.getLogger("strobe.job")
 DEFAULT_MASTER = "local[*]"
 DEFAULT_PARTITIONS = 2
 _REST_POLL = 0.1
-_SIDE_BY_SIDE = 2  # stages that start at once
-_READER_PATIENCE = 10.0  # seconds
 _GOODBYE = 2.0  # seconds for the last answers of the control API
 
 
@@ -175,15 +173,10 @@ class Job:
         self._watch.start()
 
     def _start_stages(self) -> None:
-        """Downstream last, a few at a time: each reader is a process of its own, and Spark gives up on one that is not
-        up within seconds, as many that start at once on few cores may not be."""
-        runners = list(self._runners.values())
-        for i, runner in enumerate(runners):
+        """Upstream first."""
+        for runner in self._runners.values():
             runner.start()
             runner.await_running()
-            earlier = runners[max(0, i - _SIDE_BY_SIDE + 1)]
-            if earlier.spec.inputs and earlier.state is StageState.RUNNING:
-                earlier.agent.asked.wait(_READER_PATIENCE)
 
     def _add(self, stage: AssembledStage) -> None:
         spec, config = stage.spec, self.pipeline.checkpoint

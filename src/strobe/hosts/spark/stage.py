@@ -13,6 +13,7 @@ import enum
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,7 +37,12 @@ __all__ = ["StageRunner", "StageState"]
 _log = logging.getLogger("strobe.stage")
 _PATIENCE = 30.0  # seconds that a stop waits for the running batch
 _SPARK_WORDS = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w{5}")
+_JAVA_NAME = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+")
 _starting = threading.Lock()  # a query takes its settings from the session when it starts
+_READER_PATIENCE = 15.0  # seconds; Spark's own is 10
+# Each reader is a process of its own, and Spark gives up on one that is not up within seconds, as many that start at
+# once on few cores may not be. So stages take turns, when the job starts and when they come back.
+_turns = threading.BoundedSemaphore(2)
 
 
 class StageState(enum.Enum):
@@ -181,13 +187,15 @@ class StageRunner:
         try:
             self.check()
             self.agent.start(Incarnation(self._life), self._newest())
-            try:
-                query = self._query = self._start_query()
-            except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
-                self._refuse(error)
-                return str(self.failure)
-            self.state = StageState.RUNNING
-            self._running.set()
+            with _turns:
+                try:
+                    query = self._query = self._start_query()
+                except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
+                    self._refuse(error)
+                    return str(self.failure)
+                self.state = StageState.RUNNING
+                self._running.set()
+                self._await_readers(query)
             query.awaitTermination()
             return None
         except Exception as error:
@@ -200,6 +208,12 @@ class StageRunner:
         finally:
             if self.state is not StageState.RUNNING or self._stopping.is_set() or self._cause is not None:
                 self.agent.stop()
+
+    def _await_readers(self, query: StreamingQuery) -> None:
+        deadline = time.monotonic() + _READER_PATIENCE
+        while self.spec.inputs and not self.agent.asked.wait(0.1):
+            if self._stopping.is_set() or not query.isActive or time.monotonic() > deadline:
+                break
 
     def _refuse(self, error: Exception) -> None:
         """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
@@ -286,11 +300,16 @@ class StageRunner:
 
 
 def _reason(error: BaseException) -> str:
-    """The part of a Spark error that a person wants to read: the Python error inside if there is one, or the start."""
+    """The part of a Spark error that a person wants to read: the Python error inside if there is one, else what Java
+    says was the cause, else the start."""
     if isinstance(error, StrobeError):
         return str(error)
-    text = _SPARK_WORDS.sub("", str(error))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    inner = [n for n in lines if n.split(":")[0].endswith(("Error", "Exception")) and not n.startswith("at ")]
-    first = inner[-1] if inner else lines[0] if lines else ""
-    return f"{type(error).__name__}: {first}" if not inner else first
+    lines = [line.strip() for line in _SPARK_WORDS.sub("", str(error)).splitlines() if line.strip()]
+    python = [n for n in lines if n.split(":")[0].endswith(("Error", "Exception")) and not n.startswith("at ")]
+    if python:
+        return python[-1]
+    java = [n for n in lines if n.startswith("Caused by: ")] or [n for n in lines if n.startswith(": ")]
+    causes = list(dict.fromkeys(_JAVA_NAME.sub("", n) for n in java))
+    if causes:
+        return causes[0] if len(causes) == 1 else f"{causes[0]} ({causes[-1]})"
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
