@@ -19,7 +19,9 @@ errors.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -38,6 +40,7 @@ __all__ = ["FILE_MANAGER", "check_settings", "spark_session"]
 FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _MIN_BATCHES: Final = 100
+_WARM_UP: Final = 60.0  # seconds
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -88,13 +91,18 @@ def spark_session(
     settings.setdefault("spark.pyspark.python", sys.executable)
     # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
     os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
+    warming = None
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
+        warming = _warm_up(settings["spark.pyspark.python"])
         _start_jvm(settings, Path(log) if log is not None else None)
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     _without_checksums(session)
+    if warming is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            warming.wait(_WARM_UP)
     return session
 
 
@@ -121,6 +129,23 @@ def _without_checksums(session: SparkSession) -> None:
     """No hidden .crc file beside each file that this JVM writes to a local disk: Hadoop starts a process per file."""
     jvm: Any = session._jvm
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
+
+
+def _warm_up(python: str) -> subprocess.Popen[bytes] | None:
+    """Have the modules of Spark's Python workers read from the disk once, while the JVM starts.
+
+    Spark starts a Python process for every channel that a stage reads, and gives up on one that is not up within ten
+    seconds. On a cold disk it may not be: 0.4 s of work were seen to take 9 s.
+    """
+    modules = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner", "pandas")
+    try:
+        return subprocess.Popen(
+            [python, "-c", f"import {', '.join(modules)}, strobe.hosts.spark.source"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None  # Spark will say what is wrong with this Python
 
 
 def _start_jvm(settings: dict[str, str], log: Path | None) -> None:

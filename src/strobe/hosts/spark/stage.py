@@ -308,8 +308,9 @@ def _reason(error: BaseException) -> str:
     python = [n for n in lines if n.split(":")[0].endswith(("Error", "Exception")) and not n.startswith("at ")]
     if python:
         return python[-1]
-    java = [n for n in lines if n.startswith("Caused by: ")] or [n for n in lines if n.startswith(": ")]
-    causes = list(dict.fromkeys(_JAVA_NAME.sub("", n) for n in java))
+    java = [n for n in lines if n.startswith(("Caused by: ", ": "))]
+    telling = [n for n in java if not n.endswith("awaitResult:") and "Job aborted due to stage failure" not in n]
+    causes = list(dict.fromkeys(_JAVA_NAME.sub("", n) for n in telling or java))
     if causes:
         return causes[0] if len(causes) == 1 else f"{causes[0]} ({causes[-1]})"
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
