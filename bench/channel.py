@@ -3,6 +3,7 @@
     python bench/channel.py             two queries joined by a channel, against the same two joined by a directory of
                                         Parquet files (Spark's file sink and file source); interleaved, as a ratio
     python bench/channel.py --commits   one commit of each kind, one question at the gate
+    python bench/channel.py --quick     the first of these, small
     python bench/channel.py --codecs    ways to write Parquet: processor time to write and to read, and size
 
 The queries are a small ledger: each transfer becomes two postings (stateless), postings become a balance per account
@@ -335,7 +336,10 @@ def main() -> None:
     parser.add_argument("--rows-per-file", type=int, default=250_000)
     parser.add_argument("--files-per-batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a small one, to see that it works")
     args = parser.parse_args()
+    if args.quick:
+        args.files, args.rows_per_file, args.rounds = 4, 10_000, 1
     if args.commits:
         commits(4000)
         return
