@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from strobe.cli.live_view import checkpoint_table, human_bytes, human_ms, stage_table
+from strobe.cli.live_view import checkpoint_table, human_bytes, human_ms, reasons, stage_table
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.control import call_job
 from strobe.hosts.spark.home import is_live, read_runtime
@@ -63,11 +63,12 @@ def status_command(job: str, session: Session) -> None:
         (job, "bold"), f"  {status['state']}  {status['seconds']:.0f} s  pid {status['pid']}  "
         f"incarnation {status['incarnation']}  timeline {status['timeline']}",
     )  # fmt: skip
-    session.console.print(stage_table(tuple(stage_from_json(s) for s in status["stages"])))
-    for stage in status["stages"]:
-        if stage["error"]:
-            session.say((f"{stage['uid']}: ", "red"), stage["error"])
-    session.console.print(checkpoint_table(tuple(progress_from_json(p) for p in status["checkpoints"][-10:])))
+    stages = tuple(stage_from_json(s) for s in status["stages"])
+    checkpoints = tuple(progress_from_json(p) for p in status["checkpoints"][-10:])
+    session.console.print(stage_table(stages))
+    session.console.print(checkpoint_table(checkpoints))
+    for why in reasons(stages, checkpoints):
+        session.console.print(why, soft_wrap=True)
 
 
 @click.command(
@@ -101,7 +102,10 @@ def checkpoints_command(job: str, session: Session) -> None:
         session.say("  none")
     if recent:
         session.say(("recent", "bold"))
-        session.console.print(checkpoint_table(tuple(progress_from_json(p) for p in recent[-20:])))
+        shown = tuple(progress_from_json(p) for p in recent[-20:])
+        session.console.print(checkpoint_table(shown))
+        for why in reasons((), shown):
+            session.console.print(why, soft_wrap=True)
 
 
 @click.command("checkpoint", cls=Command, examples=(("strobe checkpoint ledger", "take one now, and wait for it"),))

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from strobe.hosts.spark.coordinator_host import Progress
 from strobe.hosts.spark.metrics import JobStatus, StageStatus
+from strobe.protocol.coordination import Kind
 
-__all__ = ["LiveView", "PlainView", "checkpoint_table", "human_bytes", "human_ms", "stage_table"]
+__all__ = ["LiveView", "PlainView", "checkpoint_table", "human_bytes", "human_ms", "reasons", "stage_table"]
 
 _REFRESH = 0.5
+_CHECKPOINTS = 5  # in the live view
 _PLAIN_EVERY = 20  # refreshes between two lines on the stages
 
 
@@ -37,44 +39,59 @@ def human_ms(value: float) -> str:
 
 
 def stage_table(stages: tuple[StageStatus, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage")
-    table.add_column("state")
-    for name in ("batch", "rows/s", "lag (rows)", "batch time", "state rows", "restarts"):
-        table.add_column(name, justify="right")
+    """One line each, whole on 80 columns unless uids are long: then these are cut short, and never a figure."""
+    table = _table("stage")
+    table.add_column("state", no_wrap=True)
+    for name in ("batch", "took", "rows/s", "lag rows", "state rows"):
+        table.add_column(name, justify="right", no_wrap=True)
+    restarted = any(stage.restarts for stage in stages)
+    if restarted:
+        table.add_column("restarts", justify="right", no_wrap=True)
     for stage in stages:
         colour = {"running": "green", "ended": "green", "restarting": "yellow", "failed": "red"}.get(stage.state, "")
         table.add_row(
             stage.uid,
             Text(stage.state, style=colour),
             str(stage.batch) if stage.batch >= 0 else "–",
+            human_ms(stage.batch_ms) if stage.batch_ms else "–",
             f"{stage.rows_per_second:,.0f}",
             f"{stage.lag_rows:,}",
-            human_ms(stage.batch_ms) if stage.batch_ms else "–",
             "–" if stage.state_rows is None else f"{stage.state_rows:,}",
-            str(stage.restarts) if stage.restarts else "–",
+            *((str(stage.restarts) if stage.restarts else "–",) if restarted else ()),
         )
     return table
 
 
 def checkpoint_table(checkpoints: tuple[Progress, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("snapshot", justify="right")
-    table.add_column("status")
-    for name in ("duration", "alignment", "sync", "async", "new", "total", "in flight"):
-        table.add_column(name, justify="right")
+    table = _table("id")
+    table.add_column("checkpoint", no_wrap=True)
+    for name in ("took", "alignment", "sync", "async", "new", "total", "in flight"):
+        table.add_column(name, justify="right", no_wrap=True)
     for p in checkpoints:
         colour = {"complete": "green", "failed": "red"}.get(p.status, "yellow")
         done = p.status == "complete"
         table.add_row(
-            f"{p.kind.value[:4]} {p.snapshot}",
+            str(p.snapshot) if p.kind is Kind.CHECKPOINT else f"{p.snapshot} ({p.kind.value})",
             Text(p.status, style=colour),
             human_ms(p.duration_ms) if p.duration_ms else "–",
             *((human_ms(p.alignment_ms), f"{p.sync_ms:.1f} ms", human_ms(p.async_ms)) if done else ("–", "–", "–")),
             *((human_bytes(p.bytes_new), human_bytes(p.bytes_total), f"{p.rows_in_flight:,}") if done else ("–",) * 3),
         )
-        if p.reason:
-            table.add_row("", Text(p.reason, style="red"))
+    return table
+
+
+def reasons(status_of: Iterable[StageStatus], checkpoints: Iterable[Progress]) -> list[Text]:
+    """Why a stage is not running, and why the newest checkpoint that failed did: sentences, below the tables."""
+    found = [Text(f"{s.uid}: {s.error}", style="red") for s in status_of if s.error]
+    failed = [p for p in checkpoints if p.reason]
+    if failed:
+        found.append(Text(f"{failed[-1].kind.value} {failed[-1].snapshot} failed: {failed[-1].reason}", style="red"))
+    return found
+
+
+def _table(first: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, overflow="ellipsis")
     return table
 
 
@@ -127,8 +144,20 @@ class LiveView(_View):
             (status.job, "bold"), f"  {status.state}  {status.seconds:.0f} s  incarnation {status.incarnation}  ",
             f"checkpoints {status.completed}", (f"  failed {status.failed}" if status.failed else "", "red"),
         )  # fmt: skip
-        tables = Group(head, "", stage_table(status.stages), "", checkpoint_table(status.checkpoints[-5:]))
-        self._live.update(tables, refresh=True)
+        shown = status.checkpoints[-_CHECKPOINTS:]
+        why = reasons(status.stages, shown)
+        for text in why:
+            text.truncate(2 * self._console.width, overflow="ellipsis")
+        parts: list[RenderableType] = [
+            head,
+            Text(),
+            stage_table(status.stages),
+            Text(),
+            checkpoint_table(shown),
+            Text(),
+            *why,
+        ]
+        self._live.update(Group(*parts), refresh=True)
 
     def note(self, line: str) -> None:
         self._console.print(Text(line, style="yellow"))
@@ -177,4 +206,6 @@ def _line(p: Progress) -> str:
 
 
 def _farewell(status: JobStatus) -> str:
-    return f"job {status.job} is {status.state} after {status.seconds:.0f} s; checkpoints complete: {status.completed}"
+    resume = ". The same command resumes it." if status.state == "stopped" else ""
+    said = f"job {status.job} is {status.state} after {status.seconds:.0f} s; checkpoints complete: {status.completed}"
+    return said + resume

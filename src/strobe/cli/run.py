@@ -7,10 +7,12 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 import click
+from rich.console import Console
 
 from strobe.cli.live_view import LiveView, PlainView
 from strobe.cli.output import Command, Session, common_options
@@ -47,14 +49,16 @@ def run_command(target: str, master: str | None, verbose: bool, session: Session
     pipeline = load_pipeline(target)
     pipeline.check()
     with _Logs(session.home, pipeline.name, verbose=verbose, quiet=session.json) as logs:
+        console = session.console
         if not session.json:
             session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
-        job = start_job(pipeline, home=str(session.home), master=master)
+        with _steps(console) if console.is_terminal and not session.json else contextlib.nullcontext():
+            job = start_job(pipeline, home=str(session.home), master=master)
         _stop_on_signals(job)
         if session.json:
             job.wait()
         else:
-            view = LiveView(session.console, job) if session.console.is_terminal else PlainView(session.say, job)
+            view = LiveView(console, job) if console.is_terminal else PlainView(session.say, job)
             logs.route_through(view)
             with view:
                 job.wait()
@@ -69,6 +73,21 @@ def run_command(target: str, master: str | None, verbose: bool, session: Session
             f"Logs: {session.home / JobLayout(job.name).logs}",
         )
     return 0
+
+
+@contextlib.contextmanager
+def _steps(console: Console) -> Iterator[None]:
+    """While the job starts, a line that says what it is at."""
+    logger = logging.getLogger("strobe.job")
+    with console.status("…") as status:
+        handler = logging.Handler()
+        handler.emit = lambda record: status.update(record.getMessage())  # type: ignore[method-assign]
+        handler.addFilter(lambda record: record.levelno == logging.INFO)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
 
 
 def _stop_on_signals(job: Job) -> None:

@@ -135,6 +135,7 @@ class Job:
         objects = FilesystemStore(home.home, on_point=faults.point)
         self.store = SnapshotStore(objects, home.layout, self.name, guard=home.check_owner, on_point=faults.point)
         self.store.sweep()
+        _log.info("Spark starts")
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(self)
         stages = assemble(pipeline, self._spark, self._gate, home, self.base)
@@ -174,7 +175,8 @@ class Job:
 
     def _start_stages(self) -> None:
         """Upstream first."""
-        for runner in self._runners.values():
+        for i, runner in enumerate(self._runners.values(), 1):
+            _log.info("stage %s starts (%d of %d)", runner.spec.uid, i, len(self._runners))
             runner.start()
             runner.await_running()
 

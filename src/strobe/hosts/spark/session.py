@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -58,6 +59,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "WARN",
 }
+
+_log = logging.getLogger("strobe.session")
 
 _LOG4J: Final = """\
 rootLogger.level = warn
@@ -100,6 +103,7 @@ def spark_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     _without_checksums(session)
+    _without_tracebacks(session)
     if warming is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             warming.wait(_WARM_UP)
@@ -129,6 +133,14 @@ def _without_checksums(session: SparkSession) -> None:
     """No hidden .crc file beside each file that this JVM writes to a local disk: Hadoop starts a process per file."""
     jvm: Any = session._jvm
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
+
+
+def _without_tracebacks(session: SparkSession) -> None:
+    """At the end of a session the JVM may hang up on pyspark's accumulator server before that is told to stop, which
+    then prints the error of its connection."""
+    server: Any = session.sparkContext._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda request, client: _log.debug("the accumulator server's connection has ended")
 
 
 def _warm_up(python: str) -> subprocess.Popen[bytes] | None:
