@@ -131,7 +131,6 @@ class StageAgent:
             self._asked: set[str] = set()
             self._rounds = 0  # times that Spark has planned since the last batch
             self._plan: dict[NodeId, int] = {}
-            self._ended: set[NodeId] = set()
             self._inbox.clear()
             committed = spark_checkpoint.last_committed(self.checkpoint)
             self._batch = NOTHING if committed is None else committed
@@ -147,15 +146,16 @@ class StageAgent:
         self._thread.start()
         self._post(StageReady(self.uid, incarnation))
 
-    def stop(self) -> None:
-        """The query has ended: no more snapshots from this life."""
-        with self._lock:
-            self._live = False
+    def stop(self, patience: float | None = None) -> None:
+        """The query has ended: no more snapshots from this life. With `patience` also if a batch of it never does."""
+        free = self._lock.acquire(timeout=-1 if patience is None else patience)
+        self._live = False
+        if free:
+            self._lock.release()
         self._wake.set()
-        thread = self._thread
+        thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._thread = None
+            thread.join(patience)
 
     def halt(self, patience: float) -> bool:
         """Admit nothing more and wait until the last batch is committed, so that the query can be stopped between
@@ -166,7 +166,7 @@ class StageAgent:
             if self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 try:
                     self._live = False  # a batch that arrives now is refused, and left for the next start
-                    if self._finished == NOTHING or spark_checkpoint.is_committed(self.checkpoint, self._finished):
+                    if self._is_committed():
                         return True
                 finally:
                     self._lock.release()
@@ -175,7 +175,8 @@ class StageAgent:
 
     @property
     def batch(self) -> int:
-        return self._batch
+        """The last batch that is committed."""
+        return self._finished if self._is_committed() else self._batch
 
     @property
     def idle(self) -> bool:
@@ -221,8 +222,7 @@ class StageAgent:
         self.asked.set()
         self._lock.acquire()
         try:
-            if not self._live:
-                raise Failed(f"Stage {self.uid!r} is stopping; batch {batch} is left for its next start.")
+            self.check_live(batch)
             self._asked.clear()
             self._rounds = 0
             if batch - 1 >= self._batch:
@@ -231,11 +231,19 @@ class StageAgent:
             self._lock.release()
             raise
 
+    def check_live(self, batch: int) -> None:
+        """A batch that comes, or goes on, after the stage was told to stop must not be committed."""
+        if not self._live:
+            raise Failed(f"Stage {self.uid!r} is stopping; batch {batch} is left for its next start.")
+
     def end_batch(self, batch: int, *, failed: bool = False) -> None:
         if not failed:
             self._finished = max(self._finished, batch)
         self._lock.release()
         self._wake.set()
+
+    def _is_committed(self) -> bool:
+        return self._finished == self._batch or spark_checkpoint.is_committed(self.checkpoint, self._finished)
 
     # ── what the coordinator says ───────────────────────────────────────────────────────────────────────────────────
 
@@ -256,7 +264,7 @@ class StageAgent:
     def at_rest(self) -> bool:
         """If the stage is at rest, do what is due. False if its last batch is not committed yet."""
         with self._lock:
-            if self._finished != self._batch and not spark_checkpoint.is_committed(self.checkpoint, self._finished):
+            if not self._is_committed():
                 return False
             if self._live:
                 self._rest(self._finished)
@@ -285,13 +293,11 @@ class StageAgent:
             if isinstance(message, StartSnapshot):
                 self._heard.setdefault(message.snapshot, now)
                 self._step(Initiate(message.snapshot), now)
-            elif isinstance(message, AbortSnapshot):
+            elif isinstance(message, AbortSnapshot | SnapshotComplete):
                 self._recordings.pop(message.snapshot, None)
                 self._heard.pop(message.snapshot, None)
-                self._step(Abort(message.snapshot), now)
-            elif isinstance(message, SnapshotComplete):
-                self._recordings.pop(message.snapshot, None)
-                self._heard.pop(message.snapshot, None)
+                if isinstance(message, AbortSnapshot):
+                    self._step(Abort(message.snapshot), now)
             else:
                 self._step(message, now)
 

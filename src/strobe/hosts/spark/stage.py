@@ -36,6 +36,7 @@ __all__ = ["StageRunner", "StageState"]
 
 _log = logging.getLogger("strobe.stage")
 _PATIENCE = 30.0  # seconds that a stop waits for the running batch
+_GRACE = 2.0  # seconds for Spark to throw away a batch that does not end
 _SPARK_WORDS = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w{5}")
 _JAVA_NAME = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+")
 _starting = threading.Lock()  # a query takes its settings from the session when it starts
@@ -140,14 +141,16 @@ class StageRunner:
         self._running.wait()
 
     def stop(self) -> None:
-        """End the query between two batches. The stage can be started again later, by another run."""
+        """End the query between two batches. The stage can be started again later, by another run.
+
+        A batch that hangs in a user's function is left to itself: should it ever go on, it is not committed.
+        """
         self._stopping.set()
         query = self._query
-        if query is not None:
-            self._stop_query(query)
+        patience = None if query is None or self._stop_query(query) else _GRACE
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-        self.agent.stop()
+            self._thread.join(patience)
+        self.agent.stop(patience)
         if self.state is not StageState.FAILED:
             self.state = StageState.STOPPED
 
@@ -199,7 +202,7 @@ class StageRunner:
             query.awaitTermination()
             return None
         except Exception as error:
-            if isinstance(self._cause, Fenced):
+            if isinstance(self._cause, Fenced) and not self._stopping.is_set():
                 self._on_fenced(str(self._cause))
             cause = self._cause or error
             if isinstance(cause, Damaged | Misuse):
@@ -244,14 +247,25 @@ class StageRunner:
                     else:
                         spark.conf.set(key, old)
 
-    def _stop_query(self, query: StreamingQuery) -> None:
-        """Stopping a query in the middle of a batch is loud and throws work away, so wait until it rests."""
-        if not self.agent.halt(_PATIENCE):
-            _log.warning("%s: its batch takes longer than %.0f s; it will be run again", self.spec.uid, _PATIENCE)
-        try:
-            query.stop()
-        except Exception as error:  # the JVM may be going away
-            _log.debug("%s: stop: %s", self.spec.uid, error)
+    def _stop_query(self, query: StreamingQuery) -> bool:
+        """Stopping a query in the middle of a batch is loud and throws work away, so wait until it rests. False if it
+        does not: then Spark would wait for the batch for ever, and is not waited for."""
+
+        def stop() -> None:
+            try:
+                query.stop()
+            except Exception as error:  # the JVM may be going away
+                _log.debug("%s: stop: %s", self.spec.uid, error)
+
+        if self.agent.halt(_PATIENCE):
+            stop()
+            return True
+        _log.warning("%s: its batch takes longer than %.0f s; it will be run again", self.spec.uid, _PATIENCE)
+        self.agent.stop(0)
+        stopping = threading.Thread(target=stop, name=f"stop-query-{self.spec.uid}", daemon=True)
+        stopping.start()
+        stopping.join(_GRACE)
+        return False
 
     # ── batches ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -260,6 +274,7 @@ class StageRunner:
         done = False
         try:
             self._write(batch, batch_id)
+            self.agent.check_live(batch_id)
             done = True
         except BaseException as error:
             self._cause = error
@@ -293,6 +308,7 @@ class StageRunner:
             batch.persist()
         try:
             for sink in sinks:
+                self.agent.check_live(batch_id)
                 sink.write(batch, batch_id)
         finally:
             if len(sinks) > 1:
