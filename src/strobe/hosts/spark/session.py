@@ -34,6 +34,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from strobe.hosts.spark.worker_python import worker_python
 from strobe.model.errors import Failed, Misuse
 
 __all__ = ["FILE_MANAGER", "check_settings", "spark_session"]
@@ -91,13 +92,17 @@ def spark_session(
     """
     check_settings(extra or {}, "The session")
     settings = {**_SETTINGS, **(extra or {})}
-    settings.setdefault("spark.pyspark.python", sys.executable)
-    # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
-    os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
     warming = None
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
+        scratch = Path(tempfile.mkdtemp(prefix="strobe-spark-"))
+        atexit.register(_remove, scratch)
+        if master.startswith("local"):
+            settings.setdefault("spark.pyspark.python", worker_python(sys.executable, scratch))
+        settings.setdefault("spark.pyspark.python", sys.executable)
+        # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
         warming = _warm_up(settings["spark.pyspark.python"])
-        _start_jvm(settings, Path(log) if log is not None else None)
+        _start_jvm(settings, scratch, Path(log) if log is not None else None)
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -160,10 +165,8 @@ def _warm_up(python: str) -> subprocess.Popen[bytes] | None:
         return None  # Spark will say what is wrong with this Python
 
 
-def _start_jvm(settings: dict[str, str], log: Path | None) -> None:
+def _start_jvm(settings: dict[str, str], scratch: Path, log: Path | None) -> None:
     """Start the JVM as pyspark does, with its output in a file."""
-    scratch = Path(tempfile.mkdtemp(prefix="strobe-spark-"))
-    atexit.register(_remove, scratch)
     config = scratch / "log4j2.properties"
     config.write_text(_LOG4J)
     given = settings.get("spark.driver.extraJavaOptions", "")

@@ -1,0 +1,43 @@
+"""The Python that Spark starts its workers with, on this machine.
+
+Spark puts `pyspark.zip` before everything else on its workers' module path. A zip holds no compiled modules, so
+each worker that starts compiles the part of pyspark that it needs: 0.9 s of processor time instead of 0.25 s, for
+each of the three or four processes that a query with a channel starts, and Spark gives up on one that takes ten
+seconds. The package that the driver itself has imported is the same, compiled: the workers are made to take that.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pyspark
+
+__all__ = ["worker_python"]
+
+_SCRIPT = """\
+#!/bin/sh
+set -f
+IFS=:
+rest=
+for entry in $PYTHONPATH; do
+  case $entry in
+    */pyspark.zip | */py4j-*-src.zip) ;;
+    *) rest=$rest:$entry ;;
+  esac
+done
+export PYTHONPATH={packages}"$rest"
+exec {python} "$@"
+"""
+
+
+def worker_python(python: str, place: Path) -> str:
+    """A program in `place` that is `python` with the driver's own pyspark; `python` itself where that cannot be had."""
+    packages = Path(pyspark.__file__).parent.parent
+    if os.name != "posix" or not packages.is_dir() or ":" in str(packages):
+        return python
+    script = place / "python"
+    script.write_text(_SCRIPT.format(packages=shlex.quote(str(packages)), python=shlex.quote(python)))
+    script.chmod(0o700)
+    return str(script) if os.access(script, os.X_OK) else python  # a directory may forbid programs
