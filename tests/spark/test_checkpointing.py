@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars
@@ -16,6 +17,7 @@ import strobe
 from strobe.hosts.spark import stage as stage_module
 from strobe.hosts.spark.coordinator_host import Progress
 from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.manifests import ManifestWriter
 from strobe.hosts.spark.spark_checkpoint import last_committed
 from strobe.hosts.spark.stage_files import stage_checkpoint
 from strobe.model.errors import Failed
@@ -200,6 +202,43 @@ def test_as_many_checkpoints_are_under_way_at_once_as_allowed(start: Start, door
     assert sorted(door.through) == list(range(60))
     taken = [m.snapshot for m in check_checkpoints(job)]
     assert first[-1] in taken
+
+
+@pytest.mark.parametrize("tolerable", [1, 0])
+def test_the_last_checkpoint_of_a_bounded_job_may_fail_like_any_other(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tolerable: int
+) -> None:
+    data = write_transfers(tmp_path / "in", files=1, rows=20)
+    config = strobe.CheckpointConfig(interval=None, tolerable_failures=tolerable)
+    pipeline = strobe.Pipeline("alone", checkpoint=config)
+    through: list[int] = []
+
+    @pipeline.stage(
+        uid="alone",
+        trigger={"availableNow": True},
+        to=strobe.ForeachBatchSink(lambda batch, batch_id: through.extend(row.id for row in batch.collect())),
+    )
+    def alone(spark: SparkSession) -> DataFrame:
+        return read_transfers(spark, data)
+
+    write = ManifestWriter.write
+    failures = ["the disk is full"]
+
+    def write_at_the_second_attempt(self: ManifestWriter, *args: Any) -> None:
+        if failures:
+            raise Failed(failures.pop())
+        write(self, *args)
+
+    monkeypatch.setattr(ManifestWriter, "write", write_at_the_second_attempt)
+    job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    assert job.wait(300)
+    assert through == list(range(20))
+    if tolerable:
+        assert job.state is strobe.JobState.FINISHED, job.error
+        assert job.store.list() == (2,)
+    else:
+        assert job.state is strobe.JobState.FAILED
+        assert "the disk is full" in job.error
 
 
 # ── rows that nobody needs any more ─────────────────────────────────────────────────────────────────────────────────
