@@ -59,6 +59,7 @@ __all__ = ["CoordinatorHost", "Progress", "SnapshotWriter", "utc_now"]
 
 _log = logging.getLogger("strobe.coordinator")
 HISTORY = 100
+_STOPPING = "the job is stopping"
 
 
 def utc_now() -> str:
@@ -155,6 +156,8 @@ class CoordinatorHost:
         self.completed = self.failed = 0  # in this run; the history is only the end of it
         self._newest = SnapshotId(next_snapshot - 1)
         self._requests = 0
+        self._stopping = False
+        self._writing: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
 
@@ -176,12 +179,20 @@ class CoordinatorHost:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the schedule. What is pending is forgotten: without a manifest there is no snapshot."""
+        """End the schedule. What is pending is forgotten: without a manifest there is no snapshot. A manifest that is
+        being written is waited for, so that nothing of this driver becomes visible after its end."""
+        with self._lock:
+            self._stopping = True
         self._queue.put(None)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-        for waiting in list(self._waiting.values()):
-            waiting.put(Reply("", None, "the job is stopping"))
+        for thread in (self._thread, *self._writing):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
+        waiting = list(self._waiting.values())
+        while not self._queue.empty():
+            item = self._queue.get_nowait()
+            waiting += [item.done] if isinstance(item, _Request) else []
+        for done in waiting:
+            done.put(Reply("", None, _STOPPING))
 
     def post(self, message: ToCoordinator) -> None:
         self._queue.put(message)
@@ -191,11 +202,14 @@ class CoordinatorHost:
 
     def snapshot(self, kind: Kind, timeout: float | None = None) -> SnapshotId:
         """Take a snapshot now and wait until it is complete; Failed says why it is not."""
+        done: queue.Queue[Reply] = queue.Queue()
         with self._lock:
             self._requests += 1
-            name = f"request-{self._requests}"
-        done: queue.Queue[Reply] = queue.Queue()
-        self._queue.put(_Request(TriggerRequested(name, kind), done))
+            request = _Request(TriggerRequested(f"request-{self._requests}", kind), done)
+            if self._stopping:
+                done.put(Reply("", None, _STOPPING))
+            else:
+                self._queue.put(request)
         try:
             reply = done.get(timeout=timeout)
         except queue.Empty:
@@ -276,9 +290,11 @@ class CoordinatorHost:
             faults.point("snapshot.all-acknowledged")
             gathering = self._gathering[effect.snapshot]
             gathering.progress = _with_figures(gathering)
-            threading.Thread(
+            writing = threading.Thread(
                 target=self._write, args=(effect.snapshot, gathering), name=f"manifest-{effect.snapshot}", daemon=True
-            ).start()
+            )
+            self._writing = [*(t for t in self._writing if t.is_alive()), writing]
+            writing.start()
         elif isinstance(effect, AnnounceComplete):
             self._finish(effect.snapshot, "complete", "")
             for node in self._nodes:

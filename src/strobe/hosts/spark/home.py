@@ -248,7 +248,8 @@ class JobHome:
         mine = self.memory.incarnation
         by = f"by incarnation {newest}" if newest > mine else f"since its directory {self._own} is gone"
         reason = f"Incarnation {mine} of job {self.job!r} is fenced off {by}."
-        self._on_fenced(reason)
+        if not self._stop.is_set():  # a driver that has ended needs no telling
+            self._on_fenced(reason)
         return Fenced(
             reason, untouched="Nothing was written.", next="A newer run of this job has taken over; this one must stop."
         )

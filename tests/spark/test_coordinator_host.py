@@ -1,0 +1,105 @@
+"""The coordinator's thread: whoever asks gets an answer, also when the job ends meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from strobe.hosts.spark.coordinator_host import CoordinatorHost, Progress, SnapshotWriter
+from strobe.hosts.spark.messages import Acknowledge, StagePart, StageReady, StartSnapshot, ToAgent
+from strobe.model.errors import Failed
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol.coordination import CoordinatorSettings, Kind
+from strobe.store.manifest import NodeRecord
+
+A = NodeId("a")
+
+
+class SlowWriter(SnapshotWriter):
+    """Writes a manifest when told to."""
+
+    def __init__(self) -> None:
+        self.writing = threading.Event()
+        self.go = threading.Event()
+        self.written: list[SnapshotId] = []
+
+    def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+        self.writing.set()
+        assert self.go.wait(60)
+        self.written.append(progress.snapshot)
+
+
+@pytest.fixture
+def writer() -> SlowWriter:
+    return SlowWriter()
+
+
+@pytest.fixture
+def host(writer: SlowWriter) -> Iterator[CoordinatorHost]:
+    """Of a job with one stage, which is always at rest."""
+
+    def tell(node: NodeId, message: ToAgent) -> None:
+        if isinstance(message, StartSnapshot):
+            made.post(Acknowledge(node, Incarnation(1), message.snapshot, StagePart(NodeRecord(), None)))
+
+    made = CoordinatorHost(
+        {A: ()}, CoordinatorSettings(), next_snapshot=1, retained=(), writer=writer, tell=tell, fail_job=pytest.fail
+    )
+    made.start()
+    yield made
+    writer.go.set()
+    made.stop()
+
+
+def in_background(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """What it returns, or raises."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(act())
+        except Failed as error:
+            outcome.append(str(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def test_a_snapshot_is_complete_once_its_manifest_is_written(host: CoordinatorHost, writer: SlowWriter) -> None:
+    host.post(StageReady(A, Incarnation(1)))
+    asking, outcome = in_background(lambda: host.snapshot(Kind.CHECKPOINT))
+    assert writer.writing.wait(60)
+    assert outcome == []
+    writer.go.set()
+    asking.join(60)
+    assert outcome == [1]
+    assert [p.status for p in host.history] == ["complete"]
+
+
+def test_who_waits_for_a_stage_that_is_away_is_told_when_the_job_stops(host: CoordinatorHost) -> None:
+    asking, outcome = in_background(lambda: host.snapshot(Kind.CHECKPOINT))
+    host.stop()
+    asking.join(60)
+    assert "the job is stopping" in str(outcome)
+
+
+def test_who_asks_after_the_end_is_told_at_once(host: CoordinatorHost) -> None:
+    host.stop()
+    asking, outcome = in_background(lambda: host.snapshot(Kind.CHECKPOINT))
+    asking.join(60)
+    assert "the job is stopping" in str(outcome)
+
+
+def test_the_end_waits_for_a_manifest_that_is_being_written(host: CoordinatorHost, writer: SlowWriter) -> None:
+    host.post(StageReady(A, Incarnation(1)))
+    in_background(lambda: host.snapshot(Kind.CHECKPOINT))
+    assert writer.writing.wait(60)
+    stopping, _ = in_background(host.stop)
+    stopping.join(0.2)
+    assert stopping.is_alive(), "a manifest could become visible after the driver's end"
+    writer.go.set()
+    stopping.join(60)
+    assert writer.written == [1]
