@@ -121,7 +121,9 @@ def _call(spec: StageSpec, spark: SparkSession, frames: Mapping[NodeId, DataFram
 def _warn(spec: StageSpec, result: DataFrame) -> None:
     """What breaks exactly-once without being an error."""
     plan = result._jdf.queryExecution().analyzed()
-    if "TextSocketTable" in plan.toString() or "TextSocketSource" in plan.toString():
+    leaves = plan.collectLeaves()
+    sources = [leaves.apply(i) for i in range(leaves.size())]
+    if any(s.getClass().getSimpleName() == "StreamingRelationV2" and s.sourceName() == "socket" for s in sources):
         _log.warning(
             "%s reads from a socket, which cannot be read again: rows that were read and not committed are lost in a "
             "crash. Put a log (files, Kafka) in front of it.",
