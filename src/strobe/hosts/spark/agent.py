@@ -321,9 +321,7 @@ class StageAgent:
                         # No rows lie between; the span says how far the channel's content reaches if it is open.
                         span = Span(before, commit.version)
                         self._step(BarrierArrived(channel, commit.barrier, overtaken=(span,)), now)
-                elif commit.ended:
-                    pass  # an ended producer's agent goes on passing barriers, so its end changes nothing here
-                else:
+                elif not commit.ended:  # an ended producer's agent goes on passing barriers: its end changes nothing
                     self._step(MessageArrived(channel, Span(before, commit.version)), now)
         return moved
 
