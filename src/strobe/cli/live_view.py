@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -95,7 +96,7 @@ def _table(first: str) -> Table:
     return table
 
 
-class _View:
+class _View(ABC):
     """Refreshes in a thread of its own while the job runs."""
 
     def __init__(self, job: Watched) -> None:
@@ -117,11 +118,13 @@ class _View:
             self.refresh(self._job.status(), count)
             count += 1
 
+    @abstractmethod
     def refresh(self, status: JobStatus, count: int) -> None:
-        raise NotImplementedError
+        """Show `status`; `count` refreshes have gone before."""
 
+    @abstractmethod
     def note(self, line: str) -> None:
-        raise NotImplementedError
+        """A line of the log, beside what is shown."""
 
 
 class LiveView(_View):
@@ -182,7 +185,8 @@ class PlainView(_View):
                 self._say(_line(p))
         if count % _PLAIN_EVERY == 0:
             stages = "; ".join(
-                f"{s.uid} {s.state}, batch {s.batch}, {s.rows_per_second:,.0f} rows/s, lag {s.lag_rows:,}"
+                f"{s.uid} {s.state}, {f'batch {s.batch}' if s.batch >= 0 else 'no batch yet'}, "
+                f"{s.rows_per_second:,.0f} rows/s, lag {s.lag_rows:,}"
                 for s in status.stages
             )
             self._say(f"{status.seconds:6.0f} s  {stages}")

@@ -22,6 +22,7 @@ import atexit
 import contextlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.worker_python import worker_python
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Failed, Misuse, StrobeError
 
 __all__ = ["FILE_MANAGER", "check_settings", "spark_session"]
 
@@ -56,10 +57,10 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.log.level": "WARN",
 }
+_LOOPBACK: Final[Mapping[str, str]] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+_ON_THIS_MACHINE: Final = re.compile(r"local(\[.*)?$|spark://(127\.[\d.]+|localhost)(:\d+)?$")
 
 _log = logging.getLogger("strobe.session")
 
@@ -91,7 +92,9 @@ def spark_session(
     `log` is the file that Spark's output is appended to; without it, the output goes to a file that is deleted at exit.
     """
     check_settings(extra or {}, "The session")
-    settings = {**_SETTINGS, **(extra or {})}
+    # Executors elsewhere must find the driver by the name of its host, which Spark looks up itself.
+    loopback = _LOOPBACK if _ON_THIS_MACHINE.match(master) else {}
+    settings = {**_SETTINGS, **loopback, **(extra or {})}
     warming = None
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
         scratch = Path(tempfile.mkdtemp(prefix="strobe-spark-"))
@@ -106,13 +109,32 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # whatever the JVM says, in Java's words
+        raise _not_started(master, error) from error
     _without_checksums(session)
     _without_tracebacks(session)
     if warming is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             warming.wait(_WARM_UP)
     return session
+
+
+def _not_started(master: str, error: Exception) -> StrobeError:
+    said = [line.strip(": ") for line in str(error).splitlines() if "Exception: " in line]
+    what = said[0].partition("Exception: ")[2] if said else str(error).partition("\n")[0]
+    if "Could not parse Master URL" in str(error):
+        return Misuse(
+            f"--master {master!r} is no address of a Spark master.",
+            untouched="Nothing was started.",
+            next="Use local[N], spark://HOST:PORT, or what else Spark's --master takes.",
+        )
+    return Failed(
+        f"Spark did not start with the master {master!r}: {what}",
+        untouched="Nothing was started.",
+        next="Check that the master runs and can be reached from here, and that its workers can reach this machine.",
+    )
 
 
 def check_settings(settings: Mapping[str, str], where: str) -> None:
@@ -175,7 +197,8 @@ def _start_jvm(settings: dict[str, str], scratch: Path, log: Path | None) -> Non
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns about the host's name at each start
+    if "spark.driver.bindAddress" in settings:
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])  # or Spark warns at each start
     out = log if log is not None else scratch / "spark.log"
     try:
         with out.open("ab") as sink:
