@@ -85,7 +85,7 @@ class Total(StatefulProcessor):
         self.largest = handle.getListState("largest", "amount BIGINT")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
-        n, amount = self.total.get() if self.total.exists() else (0, 0)
+        n, amount = self.total.get() or (0, 0)
         largest = [row[0] for row in self.largest.get()]
         for frame in rows:
             n, amount = n + len(frame), amount + int(frame["amount"].sum())
