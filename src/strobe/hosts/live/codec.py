@@ -1,0 +1,233 @@
+"""Messages and states as bytes: typed, safe, and the same bytes wherever they are kept.
+
+Theory
+------
+An *item* is what a channel carries: one MessagePack value. A message is `[name, body]`, where the name is that of a
+registered class, or empty for a plain value (numbers, text, bytes, lists, dicts). A marker is a whole number, the id of
+its snapshot. So an item needs no other context: what was recorded as a channel's content is what was sent, byte by
+byte, and a reader who does not have the classes can still read it.
+
+Nothing that arrives can name code to run: a name only picks a class that this process itself has registered, and the
+body is checked against that class's annotations. What does not fit is an error that names the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from strobe.model.cut import Json
+from strobe.model.errors import Misuse, PeerFault
+from strobe.model.ids import SnapshotId
+
+__all__ = [
+    "MESSAGE", "decode_message", "decode_plain", "decode_state", "encode_message", "encode_plain", "encode_state",
+    "is_marker", "item_to_json", "marker_id", "marker_item", "message", "to_json",
+]  # fmt: skip
+
+C = TypeVar("C", bound=type)
+
+MESSAGE: Final = 0x92  # the first byte of a message: an array of two
+_MARKER: Final = 0xD3  # the first byte of a marker: a 64-bit whole number
+_SHORT: Final = 0xA0  # the head of a text of up to 31 bytes, with the length in its low bits
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_plain: Final = msgspec.msgpack.Decoder().decode
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
+
+_heads: dict[type, bytes] = {}
+_decoders: dict[bytes, Callable[[memoryview], Any]] = {}
+_classes: dict[str, type] = {}
+
+
+def message(cls: C) -> C:
+    """Class decorator: instances of this dataclass or enum can be sent. Its name is its identity on the wire."""
+    name = cls.__name__
+    if not (dataclasses.is_dataclass(cls) or issubclass(cls, Enum)):
+        raise Misuse(
+            f"{name} cannot be a message: it is neither a dataclass nor an enum.",
+            next="Put @dataclass below @message.",
+        )
+    if len(name.encode()) > 31:
+        raise Misuse(f"{name} cannot be a message: its name is longer than 31 bytes.", next="Choose a shorter name.")
+    other = _classes.get(name)
+    if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise Misuse(
+            f"Two messages are called {name}: {other.__module__}.{other.__qualname__} and "
+            f"{cls.__module__}.{cls.__qualname__}.",
+            next="A message's name is its identity on the wire: rename one.",
+        )
+    try:
+        decoder = msgspec.msgpack.Decoder(cls)
+    except (TypeError, NameError) as error:
+        raise Misuse(
+            f"{name} cannot be a message: {error}.",
+            next="Fields are numbers, text, bytes, enums, dataclasses, and lists or dicts of these.",
+        ) from error
+    encoded = name.encode()
+    head = bytes((MESSAGE, _SHORT | len(encoded))) + encoded
+    _classes[name] = cls
+    _heads[cls] = head
+    _decoders[head] = decoder.decode
+    return cls
+
+
+# ── items ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_NO_NAME: Final = bytes((MESSAGE, _SHORT))
+_decoders[_NO_NAME] = _plain
+
+
+def encode_message(value: Any) -> bytes:
+    """The item, or Misuse that names what cannot be sent."""
+    head = _heads.get(value.__class__)
+    if head is None:
+        if value.__class__ not in _PLAIN:
+            raise Misuse(
+                f"{type(value).__name__} cannot be sent: it is neither a plain value nor a class marked with @message.",
+                untouched="Nothing was sent.",
+                next="Put @message above the dataclass, in a module that sender and receiver import.",
+            )
+        head = _NO_NAME
+    try:
+        return head + _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        _refuse(value, f"message {type(value).__name__}", error)
+
+
+def decode_message(item: bytes) -> Any:
+    """The message, or PeerFault that names the class and the field."""
+    try:
+        size = 2 + (item[1] & 0x1F)
+        decode = _decoders[item[:size]]
+    except (KeyError, IndexError):
+        raise _unknown(item) from None
+    try:
+        return decode(memoryview(item)[size:])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        name = item[2:size].decode(errors="replace") or "plain value"
+        raise PeerFault(f"A message {name} does not fit its class: {error}.") from None
+
+
+def marker_item(snapshot: SnapshotId) -> bytes:
+    return _MARKER.to_bytes(1, "big") + snapshot.to_bytes(8, "big")
+
+
+def is_marker(item: bytes) -> bool:
+    return len(item) == 9 and item[0] == _MARKER
+
+
+def marker_id(item: bytes) -> SnapshotId:
+    return SnapshotId(int.from_bytes(item[1:], "big", signed=True))
+
+
+def item_to_json(item: bytes) -> Json:
+    """A message as a journal shows it; needs no registered class."""
+    name, body = decode_plain(item)
+    value = to_json(body)
+    if not name:
+        return value
+    return {"type": name, **value} if isinstance(value, dict) else {"type": name, "value": value}
+
+
+def _unknown(item: bytes) -> PeerFault:
+    try:
+        name = decode_plain(item)[0]
+    except (PeerFault, TypeError, LookupError):
+        return PeerFault(f"{len(item)} bytes that are no message came: they begin with {item[:8].hex()}.")
+    return PeerFault(
+        f"A message {name!r} came, which this process does not know.",
+        next="Mark its class with @message, in a module that sender and receiver import.",
+    )
+
+
+# ── states and other plain values ───────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_plain(value: Any) -> bytes:
+    return _encode(value)
+
+
+def decode_plain(data: bytes | memoryview) -> Any:
+    """Lists, dicts, numbers, text and bytes; what has come from a class is a dict by now."""
+    try:
+        return _plain(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerFault(f"{len(data)} bytes are no value: {error}.") from None
+
+
+def encode_state(state: Any, whose: str) -> bytes:
+    """The bytes of a node's state, or Misuse that names the field which does not fit."""
+    try:
+        return _encode(state)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        _refuse(state, f"the state of {whose}", error)
+
+
+def decode_state(value: Any, kind: Any, whose: str) -> Any:
+    """A plain value as the declared type, or Misuse that names the field."""
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Misuse(
+            f"The stored state of {whose} does not fit its class: {error}.",
+            untouched="The snapshot is untouched.",
+            next="Start it with the class that took the snapshot, or give the class a restore() that converts.",
+        ) from None
+
+
+def to_json(value: Any) -> Json:
+    """A plain value as JSON: bytes as base64, keys as text, numbers that JSON does not have as text."""
+    return _finite(msgspec.to_builtins(value, str_keys=True))
+
+
+def _finite(value: Any) -> Json:
+    kind = value.__class__
+    if kind is float:
+        return value if math.isfinite(value) else repr(value)
+    if kind is dict:
+        return {str(key): _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if kind is list else value
+
+
+# ── which field does not fit ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _refuse(value: Any, what: str, error: Exception) -> NoReturn:
+    path, culprit = _find(value, "", 0)
+    where = f"field {path.lstrip('.')!r} of {what}" if path else what
+    reason = str(error).rstrip(".") if culprit is None else f"{_short(culprit)} is a {type(culprit).__name__}"
+    raise Misuse(
+        f"{where[0].upper()}{where[1:]} cannot be written: {reason}.",
+        untouched="Nothing was sent or stored.",
+        next="Use numbers of up to 64 bits, text, bytes, enums, dataclasses, and lists or dicts of these.",
+    ) from None
+
+
+def _find(value: Any, path: str, depth: int) -> tuple[str, Any]:
+    """The path to the smallest part that cannot be encoded, and that part."""
+    if depth > 100:
+        return path, None
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        parts = [(f"{path}.{key}", each) for key, each in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = [(f"{path}[{i}]", each) for i, each in enumerate(value)]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [(f"{path}.{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)]
+    for name, part in parts:
+        try:
+            _encode(part)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return _find(part, name, depth + 1)
+    return path, value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
