@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.assemble import assemble
+from strobe.hosts.spark.assemble import draft_stages
 from strobe.hosts.spark.gate import Gate, GateHandler
 from strobe.hosts.spark.home import JobHome
 from strobe.model.errors import Misuse
@@ -56,7 +56,7 @@ def warnings_about(
     home.claim(pytest.fail)
     try:
         with caplog.at_level(logging.WARNING, "strobe"):
-            assemble(pipeline, spark, gate, home, root)
+            draft_stages(pipeline, spark, gate, home)
     finally:
         home.release()
     return [record.getMessage() for record in caplog.records]

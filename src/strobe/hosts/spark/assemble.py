@@ -1,6 +1,9 @@
-"""From declared stages to Spark plans: call each stage's function, check what it returns, open its channel and sinks.
+"""From declared stages to Spark plans, and from these to open channels and sinks.
 
-Nothing runs yet when this is done, and whatever is wrong is said with the stage's name, before any query has started.
+In two steps. `draft_stages` calls each stage's function and checks what it returns; it touches nothing on disk, so a
+restore can be planned, and refused, from what it gives. `open_stages` then opens channels and sinks, which puts up the
+fences. Nothing runs yet when this is done, and whatever is wrong is said with the stage's name, before any query has
+started.
 """
 
 from __future__ import annotations
@@ -27,9 +30,21 @@ from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 
-__all__ = ["AssembledStage", "assemble"]
+__all__ = ["AssembledStage", "DraftStage", "draft_stages", "open_stages", "sink_contexts"]
 
 _log = logging.getLogger("strobe.job")
+
+
+@dataclass(frozen=True)
+class DraftStage:
+    """What a stage computes; nothing of it is open."""
+
+    spec: StageSpec
+    result: DataFrame
+
+    @property
+    def schema(self) -> StructType:
+        return self.result.schema
 
 
 @dataclass(frozen=True)
@@ -43,17 +58,17 @@ class AssembledStage:
         return {_sink_name(self.spec, i): sink.position(snapshot) for i, sink in enumerate(self.spec.sinks)}
 
 
-def assemble(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobHome, base: Path) -> list[AssembledStage]:
-    """Every stage, upstream first. `base` is where relative paths of sinks begin."""
+def draft_stages(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobHome) -> list[DraftStage]:
+    """Every stage, upstream first."""
     schemas: dict[NodeId, StructType] = {}
     for spec in pipeline.stages.values():
         for uid, ddl in spec.feedback.items():
             schemas[uid] = _parse(ddl, spec)
-    results: dict[NodeId, DataFrame] = {}
+    drafts = []
     for uid in pipeline.order():
         spec = pipeline.stages[uid]
         frames = {read: _read(spark, gate, home, uid, read, schemas[read]) for read in spec.inputs}
-        result = results[uid] = _call(spec, spark, frames)
+        result = _call(spec, spark, frames)
         told = schemas.setdefault(uid, result.schema)
         if _bare(told) != _bare(result.schema):
             raise Misuse(
@@ -63,13 +78,22 @@ def assemble(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobHome,
                 next="Make the schema in strobe.feedback(…) the same.",
             )
         schemas[uid] = result.schema
-    writers = {uid: _open_channel(pipeline, home, uid, schemas[uid]) for uid in results if pipeline.readers(uid)}
+        drafts.append(DraftStage(spec, result))
+    return drafts
+
+
+def open_stages(pipeline: Pipeline, drafts: list[DraftStage], home: JobHome, base: Path) -> list[AssembledStage]:
+    """`base` is where relative paths of sinks begin."""
+    writers = {
+        d.spec.uid: _open_channel(pipeline, home, d.spec.uid, d.schema) for d in drafts if pipeline.readers(d.spec.uid)
+    }
     stages = []
-    for uid, result in results.items():
-        spec = pipeline.stages[uid]
-        _open_sinks(pipeline, spec, home, result.schema, base)
+    for draft in drafts:
+        spec = draft.spec
+        for sink, context in zip(spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
+            sink.open(context)
         inputs = {read: writers[read].log for read in spec.inputs}
-        stages.append(AssembledStage(spec, result, inputs, writers.get(uid)))
+        stages.append(AssembledStage(spec, draft.result, inputs, writers.get(spec.uid)))
     return stages
 
 
@@ -148,20 +172,21 @@ def _open_channel(pipeline: Pipeline, home: JobHome, uid: NodeId, schema: Struct
     )
 
 
-def _open_sinks(pipeline: Pipeline, spec: StageSpec, home: JobHome, schema: StructType, base: Path) -> None:
-    for i, sink in enumerate(spec.sinks):
-        sink.open(
-            SinkContext(
-                job=pipeline.name,
-                stage=spec.uid,
-                name=_sink_name(spec, i),
-                timeline=home.memory.timeline,
-                incarnation=home.memory.incarnation,
-                schema=schema,
-                output_mode=spec.output_mode,
-                base=base,
-            )
+def sink_contexts(job: str, draft: DraftStage, home: JobHome, base: Path) -> list[SinkContext]:
+    """For whom each sink of the stage writes, in the order in which they are declared."""
+    return [
+        SinkContext(
+            job=job,
+            stage=draft.spec.uid,
+            name=_sink_name(draft.spec, i),
+            timeline=home.memory.timeline,
+            incarnation=home.memory.incarnation,
+            schema=draft.schema,
+            output_mode=draft.spec.output_mode,
+            base=base,
         )
+        for i in range(len(draft.spec.sinks))
+    ]
 
 
 def _sink_name(spec: StageSpec, index: int) -> str:

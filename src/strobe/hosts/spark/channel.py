@@ -121,6 +121,13 @@ class ChannelWriter:
         version = self._publish(entry)
         return None if version is None else self.log.commit(version)
 
+    def append_restored(self, files: Sequence[DataFile], version: int) -> int:
+        """Make a commit of a snapshot's content visible, which was `version` there; returns its version here. It
+        belongs to no batch of this timeline."""
+        made = self._publish(lambda: Entry("data", {"strobe.restored": version}, tuple(add(f) for f in files)))
+        assert made is not None
+        return made
+
     def has_batch(self, batch: int) -> bool:
         """Whether `append` would skip the batch: a replay need not compute it again."""
         last = self.log.last_batch(self.timeline)

@@ -110,10 +110,7 @@ class ChannelLog:
     @property
     def trimmed(self) -> int:
         """Rows up to this version are gone from the live history; -1 when none are."""
-        with self._changed:
-            return max(
-                (min(hi, self._trimmed) for lo, hi in self._chain(self._head) if lo <= self._trimmed), default=-1
-            )
+        return self.trimmed_at(self._head)
 
     @property
     def ended(self) -> bool:
@@ -154,6 +151,26 @@ class ChannelLog:
         with self._changed:
             chain = self._chain(version)
             return tuple(f for c in self._all.values() if _on(chain, c.version) for f in c.files)
+
+    def history(self, after: int, upto: int) -> tuple[Commit, ...]:
+        """The commits in (after, upto] as they were when `upto` was written, whichever branch that is on. Failed when
+        some of their rows are gone."""
+        with self._changed:
+            if upto > self._head:
+                raise Failed(f"Channel {self.path.name} ends at version {self._head}: version {upto} is not there.")
+            chain = self._chain(upto)
+            gone = self.trimmed_at(upto)
+            if after < gone:
+                raise Failed(
+                    f"Channel {self.path.name} no longer holds the rows after version {after}: they are trimmed up to "
+                    f"version {gone}."
+                )
+            return tuple(c for c in self._all.values() if after < c.version and _on(chain, c.version))
+
+    def trimmed_at(self, version: int) -> int:
+        """Rows up to this version are gone from the history of `version`; -1 when none are."""
+        with self._changed:
+            return max((min(hi, self._trimmed) for lo, hi in self._chain(version) if lo <= self._trimmed), default=-1)
 
     def files_upto(self, version: int) -> tuple[DataFile, ...]:
         """The files of all commits with a version up to `version`, on every branch."""

@@ -34,6 +34,18 @@ POINTS: Final[Mapping[str, str]] = {
     "snapshot.disposing": "an older snapshot is about to be disposed of",
     "snapshot.disposed": "retention is done, channels are not trimmed",
     "channel.trimmed": "a channel is trimmed, the others are not",
+    "restore.planned": "a restore is planned and nothing speaks against it, nothing is written",
+    "restore.stage-copied": "a stage's checkpoint is copied out of the snapshot, it is not durable",
+    "restore.laid-out": "everything that a restore needs is laid out, the job does not know",
+    "restore.begun": "the new timeline and the intent are noted, channels and sinks are not cut back",
+    "restore.channel-cut": "a channel is at the snapshot's cut, the next one is not",
+    "restore.sink-back": "a sink is at the snapshot's cut, the next one is not",
+    "restore.cut": "channels and sinks are cut back, the intent still stands",
+    "restore.done": "the restore is done, no stage has started",
+    "savepoint.target-taken": "a savepoint's directory has its marker, and nothing else",
+    "savepoint.rows-copied": "the rows in flight of one channel are copied, the manifest is not written",
+    "savepoint.complete": "a savepoint's manifest is durable, its marker is still there",
+    "stop.savepoint-complete": "the savepoint of a stop is complete, the stages stand and have not ended",
 }
 
 

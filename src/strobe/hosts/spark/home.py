@@ -25,29 +25,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from strobe.hosts.spark.memory import NEW, JobMemory, memory_from_json, memory_json
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
-from strobe.model.ids import Incarnation, SnapshotId, Timeline
+from strobe.model.ids import Incarnation, SnapshotId
 from strobe.store.layout import JobLayout
 
 __all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "is_live", "read_runtime"]
 
 LEASE = float(os.environ.get("STROBE_LEASE", "30"))
 HEARTBEAT = min(1.0, LEASE / 4)
-
-
-@dataclass(frozen=True, slots=True)
-class JobMemory:
-    incarnation: Incarnation
-    timeline: Timeline
-    snapshot: SnapshotId
-    generation: int
-
-
-_NEW = JobMemory(Incarnation(0), Timeline(1), SnapshotId(0), 0)
 
 
 def read_runtime(home: Path, job: str) -> dict[str, Any] | None:
@@ -68,7 +58,7 @@ class JobHome:
         self.home = home.absolute()
         self.job = job
         self.layout = JobLayout(job)
-        self.memory = _NEW
+        self.memory = NEW
         self._lock_file: int | None = None
         self._write_lock = threading.Lock()
         self._stop = threading.Event()
@@ -110,10 +100,18 @@ class JobHome:
 
     def reserve(self, snapshot: SnapshotId) -> None:
         """The id is taken for ever, whatever becomes of the snapshot."""
-        self._remember(snapshot=max(self.memory.snapshot, snapshot))
+        self.remember(snapshot=max(self.memory.snapshot, snapshot))
 
-    def start_timeline(self, timeline: Timeline) -> None:
-        self._remember(timeline=timeline)
+    def remember(self, **changes: Any) -> None:
+        """Change the memory, durably, in one write."""
+        with self._write_lock:
+            memory = replace(self.memory, **changes)
+            self._write(self.layout.incarnation, memory_json(memory), durable=True)
+            self.memory = memory
+
+    def peek(self) -> None:
+        """Read the job's memory without becoming its driver: for a plan that touches nothing."""
+        self.memory = self._read_memory()
 
     def publish(self, **facts: Any) -> None:
         """Facts about the running driver, for those who look from outside."""
@@ -182,7 +180,7 @@ class JobHome:
             shutil.rmtree(gone, ignore_errors=True)
         known = self._read_memory()
         self.memory = replace(known, incarnation=mine)
-        self._remember(generation=known.generation + (1 if self._lock_file is None else 0))
+        self.remember(generation=known.generation + (1 if self._lock_file is None else 0))
 
     def _heartbeat(self) -> None:
         while not self._stop.wait(HEARTBEAT):
@@ -196,26 +194,14 @@ class JobHome:
     def _read_memory(self) -> JobMemory:
         path = self.path(self.layout.incarnation)
         try:
-            value = json.loads(path.read_bytes())
-            return JobMemory(
-                Incarnation(int(value["incarnation"])),
-                Timeline(int(value["timeline"])),
-                SnapshotId(int(value["snapshot"])),
-                int(value["generation"]),
-            )
+            return memory_from_json(json.loads(path.read_bytes()))
         except FileNotFoundError as error:
             # Written before anything else of a job: if there is anything else, somebody has taken it away.
             if not self.path(self.layout.stages).exists():
-                return _NEW
+                return NEW
             raise self._no_memory(path, "it is gone") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._no_memory(path, f"{type(error).__name__}: {error}") from error
-
-    def _remember(self, **changes: Any) -> None:
-        with self._write_lock:
-            memory = replace(self.memory, **changes)
-            self._write(self.layout.incarnation, asdict(memory), durable=True)
-            self.memory = memory
 
     def _write(self, key: str, value: dict[str, Any], *, durable: bool) -> None:
         """Fenced if this is no longer the job's driver: then the file is as it was."""

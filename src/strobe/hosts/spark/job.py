@@ -15,14 +15,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark import faults
 from strobe.hosts.spark.admission import Limits
 from strobe.hosts.spark.agent import StageAgent
-from strobe.hosts.spark.assemble import AssembledStage, assemble
+from strobe.hosts.spark.api import actions
+from strobe.hosts.spark.assemble import AssembledStage, draft_stages, open_stages
 from strobe.hosts.spark.channel_log import DataFile
 from strobe.hosts.spark.config import RetentionOnCancel
 from strobe.hosts.spark.control import ControlServer
@@ -32,8 +32,12 @@ from strobe.hosts.spark.home import JobHome, host_name
 from strobe.hosts.spark.java import find_java
 from strobe.hosts.spark.manifests import ManifestWriter
 from strobe.hosts.spark.messages import ToAgent
-from strobe.hosts.spark.metrics import JobStatus, StageStatus, progress_json, status_json
+from strobe.hosts.spark.metrics import JobStatus, StageStatus
+from strobe.hosts.spark.orders import Orders
 from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.restore import restore_job
+from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark.savepoints import SnapshotStores
 from strobe.hosts.spark.session import check_settings, spark_session
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.hosts.spark.stage_files import adopt_checkpoints, stage_checkpoint
@@ -77,8 +81,10 @@ def start_job(
     master: str | None = None,
     base: Path | None = None,
     spark: SparkSession | None = None,
+    restore: RestoreOptions | None = None,
 ) -> Job:
-    """Start `pipeline`, or resume it. On return every stage runs; on an exception nothing does.
+    """Start `pipeline`, resume it, or restore it from a snapshot. On return every stage runs; on an exception nothing
+    does.
 
     `base` is where relative paths of sinks begin. `spark` is a session from `spark_session` to run in; it is left
     running. Without it the job starts one and stops it at its end.
@@ -87,20 +93,28 @@ def start_job(
     check_settings(pipeline.conf, f"Pipeline {pipeline.name!r}")
     for uid, stage in pipeline.stages.items():
         check_settings(stage.conf, f"Stage {uid!r}")
-    job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, base or Path.cwd(), spark)
+    place, options = (base or Path()).absolute(), restore or RestoreOptions()
+    job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, place, spark, options)
     job.start()
     return job
 
 
 class Job:
     def __init__(
-        self, pipeline: Pipeline, home: Path, master: str, base: Path, spark: SparkSession | None = None
+        self,
+        pipeline: Pipeline,
+        home: Path,
+        master: str,
+        base: Path,
+        spark: SparkSession | None = None,
+        options: RestoreOptions = RestoreOptions(),  # noqa: B008  (it never changes)
     ) -> None:
         self.pipeline = pipeline
         self.name = pipeline.name
         self.home = JobHome(home, pipeline.name)
         self.master = master
         self.base = base
+        self.options = options
         self.state = JobState.STARTING
         self.error = ""
         self.started = utc_now()
@@ -138,11 +152,14 @@ class Job:
         _log.info("Spark starts")
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(self)
-        stages = assemble(pipeline, self._spark, self._gate, home, self.base)
-        adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `assemble` has put up
-        self._uploads = PartUploads(self.store, lambda uid: self._runners[uid].state_rows())
+        drafts = draft_stages(pipeline, self._spark, self._gate, home)
+        restore_job(pipeline, drafts, home, self.base, self._spark, self.options)
+        stages = open_stages(pipeline, drafts, home, self.base)
+        adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
+        self._stores = SnapshotStores(self.store, home)
+        self._uploads = PartUploads(self._stores.session, lambda uid: self._runners[uid].state_rows())
         self._writer = ManifestWriter(
-            pipeline, home, self.store, self._uploads,
+            pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
             lambda stage, producer: self._agents[stage].consumed(producer),
         )  # fmt: skip
@@ -154,6 +171,13 @@ class Job:
             writer=self._writer,
             tell=self._tell,
             fail_job=self._fail,
+        )
+        self.orders = Orders(
+            self.name,
+            self._coordinator,
+            self._stores,
+            over=lambda: self.state.value if self.state.over else None,
+            end=lambda: self._finish(JobState.STOPPED),
         )
         for stage in stages:
             self._add(stage)
@@ -167,7 +191,7 @@ class Job:
                 raise failed[0].failure or Failed(f"Stage {failed[0].spec.uid!r} failed for good: {failed[0].error}")
             if self.state.over:
                 raise Failed(self.error)
-            self._control = ControlServer(home.path(home.layout.token), self._actions())
+            self._control = ControlServer(home.path(home.layout.token), actions(self))
             self.state = JobState.RUNNING
             home.publish(state=self.state.value, port=self._control.port)
         self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)
@@ -224,10 +248,21 @@ class Job:
         self._check_running()
         return self._coordinator.snapshot(Kind.CHECKPOINT, timeout)
 
-    def cancel(self) -> None:
-        """End the job. What it has done stays; whether its checkpoints do is the pipeline's `retention_on_cancel`."""
+    def savepoint(self, directory: str | Path | None = None) -> Path:
+        """Copy everything that the job is, rows in flight included, to a new directory, while it runs on. Returns that
+        directory, by default one below the job's home, when the savepoint is complete."""
+        return self.orders.savepoint(None if directory is None else Path(directory)).path
+
+    def stop_with_savepoint(self, directory: str | Path | None = None) -> Path:
+        """Take a savepoint after which no stage does anything more, then end the job. If it fails the job goes on."""
+        return self.orders.stop(None if directory is None else Path(directory)).path
+
+    def cancel(self, retention: str | None = None) -> None:
+        """End the job. What it has done stays; its checkpoints are kept ("retain") or not ("delete"), by default as the
+        pipeline's `retention_on_cancel` says. Savepoints always stay."""
+        keep = RetentionOnCancel.of(retention or self.pipeline.checkpoint.retention_on_cancel)
         self._check_running()
-        self._finish(JobState.CANCELED)
+        self._finish(JobState.CANCELED, delete=keep is RetentionOnCancel.DELETE)
 
     def stop(self) -> None:
         """End the job between batches, keeping everything; the same run resumes it."""
@@ -267,21 +302,6 @@ class Job:
             restarts=runner.restarts,
             error=runner.error,
         )
-
-    def _actions(self) -> dict[tuple[str, str], Any]:
-        def checkpoint(_: dict[str, Any]) -> dict[str, Any]:
-            snapshot = self.checkpoint()
-            return next(progress_json(p) for p in self._coordinator.history if p.snapshot == snapshot)
-
-        def cancel(_: dict[str, Any]) -> dict[str, Any]:
-            self.cancel()
-            return {"job": self.name, "state": self.state.value}
-
-        return {
-            ("GET", "/v1/status"): lambda _: status_json(self.status()),
-            ("POST", "/v1/checkpoint"): checkpoint,
-            ("POST", "/v1/cancel"): cancel,
-        }
 
     def _check_running(self) -> None:
         if self.state.over:
@@ -339,7 +359,9 @@ class Job:
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _finish(self, state: JobState, reason: str = "", *, said: bool = False, started: bool = False) -> None:
+    def _finish(
+        self, state: JobState, reason: str = "", *, said: bool = False, started: bool = False, delete: bool = False
+    ) -> None:
         """`said`: whoever called tells the user why. `started`: only if the job is; until then `start` deals with it.
         Returns when the job is over, whoever has ended it."""
         with self._ending:
@@ -351,17 +373,11 @@ class Job:
                 _log.error("job %s failed: %s", self.name, reason)
             try:
                 self._shut_down()
-                if state is JobState.CANCELED and self._deletes_on_cancel():
-                    self._delete_everything()
+                if delete:
+                    for snapshot in self.store.list():
+                        self.store.dispose(snapshot)
             finally:
                 self._end(state, reason)
-
-    def _deletes_on_cancel(self) -> bool:
-        return self.pipeline.checkpoint.retention_on_cancel == RetentionOnCancel.DELETE.value
-
-    def _delete_everything(self) -> None:
-        for snapshot in self.store.list():
-            self.store.dispose(snapshot)
 
     def _shut_down(self) -> None:
         """In the order of dependence; every step must be safe when the one before never happened."""
@@ -374,6 +390,7 @@ class Job:
             thread.join()
         if hasattr(self, "_uploads"):
             self._uploads.shutdown()
+            self._stores.settle()
         for runner in self._runners.values():
             for sink in runner.spec.sinks:
                 sink.close()

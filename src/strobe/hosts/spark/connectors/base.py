@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strobe.model.cut import Json
+from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Sink", "SinkContext"]
+__all__ = ["Sink", "SinkContext", "SinkFate", "SinkOutlook"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,25 @@ class SinkContext:
     schema: StructType
     output_mode: str
     base: Path  # relative paths of sinks are below this directory: where the job was started
+
+
+class SinkFate(Enum):
+    """What a restore does to a sink."""
+
+    ROLLED_BACK = "rolled back"
+    COPIED = "copied"
+    EMPTY = "starts empty"
+    KEPT = "cannot be undone"
+
+
+@dataclass(frozen=True)
+class SinkOutlook:
+    """What a restore would do to a sink, in words, and why it cannot if it cannot."""
+
+    fate: SinkFate
+    detail: str
+    problem: StrobeError | None = None
+    warning: str = ""
 
 
 class Sink(ABC):
@@ -60,6 +81,16 @@ class Sink(ABC):
     def position(self, snapshot: SnapshotId) -> Json:
         """At a snapshot, between two batches: what a restore needs to take this sink back to here."""
         return None
+
+    def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
+        """What a restore to `position` would do here; touches nothing. `position` is None for a sink that the snapshot
+        does not know. A `fork` must leave the original's place alone. `again`: an earlier attempt may have begun."""
+        if fork:
+            return SinkOutlook(SinkFate.KEPT, "it gets every batch after the snapshot, as the original's does")
+        return SinkOutlook(SinkFate.KEPT, "what it got after the snapshot stays there, and comes once more")
+
+    def restore(self, position: Json, context: SinkContext, fate: SinkFate) -> None:  # noqa: B027
+        """Do what `outlook` said, before `open`. Doing it again changes nothing."""
 
     def close(self) -> None:  # noqa: B027
         """The stage has ended."""

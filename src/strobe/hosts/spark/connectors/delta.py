@@ -20,7 +20,8 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from strobe.hosts.spark.channel import ChannelWriter
-from strobe.hosts.spark.connectors.base import Sink, SinkContext
+from strobe.hosts.spark.connectors import delta_restore
+from strobe.hosts.spark.connectors.base import Sink, SinkContext, SinkFate, SinkOutlook
 from strobe.hosts.spark.writer import write_batch
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, Misuse
@@ -61,8 +62,7 @@ class DeltaSink(Sink):
 
     def open(self, context: SinkContext) -> None:
         self._context = context
-        where = Path(context.base, self.path)
-        self._where = where
+        where = self._where = self._place(context)
         if context.output_mode == "complete":
             raise Misuse(
                 f"Stage {context.stage!r} has output_mode 'complete', which replaces the whole table at each batch; "
@@ -105,6 +105,38 @@ class DeltaSink(Sink):
         if self._writer is not None:
             return {"path": str(self._where), "version": self._writer.log.head}
         return {"path": str(self._where), "version": self._table.version()}
+
+    def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
+        where, what = self._place(context), f"{self.describe()} of stage {context.stage!r}"
+        keyed = bool(self.key)
+        return delta_restore.outlook(
+            where, what, keyed=keyed, position=position, context=context, fork=fork, again=again
+        )
+
+    def restore(self, position: Json, context: SinkContext, fate: SinkFate) -> None:
+        was = delta_restore.recorded(position)
+        if was is None:
+            return
+        where, (path, version) = self._place(context), was
+        if fate is SinkFate.COPIED and self.key:
+            delta_restore.copy_upserted(path, version, where)
+        elif fate is SinkFate.COPIED:
+            delta_restore.copy_appended(path, version, where, context)
+        elif fate is SinkFate.ROLLED_BACK and self.key:
+            self.open(context)  # puts up the fence first: what comes after it is not the old driver's
+            try:
+                if set(self._table.file_uris()) != set(DeltaTable(str(where), version=version).file_uris()):
+                    self._table.restore(version)
+            except (DeltaError, OSError) as error:
+                raise Failed(f"{where} could not go back to version {version}: {error}") from error
+        elif fate is SinkFate.ROLLED_BACK:
+            ChannelWriter(
+                where, context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
+                incarnation=context.incarnation, cut_to=version,
+            ).close()  # fmt: skip
+
+    def _place(self, context: SinkContext) -> Path:
+        return Path(os.path.normpath(Path(context.base, self.path).absolute()))
 
     def close(self) -> None:
         if self._writer is not None:

@@ -1,0 +1,178 @@
+"""What a restore does to a Delta table that a sink writes: take it back to a version, or begin as a copy of one.
+
+Nothing is rewritten: a table goes back by a new commit that names the files of the old version again, so whoever reads
+it meanwhile sees one version or the other. A copy is built beside its place and moved there when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from strobe.hosts.spark.channel import ChannelWriter, table_schema
+from strobe.hosts.spark.channel_entries import fsync
+from strobe.hosts.spark.channel_log import ChannelLog, DataFile
+from strobe.hosts.spark.channel_schema import channel_schema
+from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
+from strobe.model.cut import Json
+from strobe.model.errors import Failed, Misuse, StrobeError
+
+__all__ = ["copy_appended", "copy_upserted", "outlook", "recorded"]
+
+
+def recorded(position: Json) -> tuple[Path, int] | None:
+    """Where the table was at the snapshot, and at which version."""
+    if isinstance(position, dict) and isinstance(position.get("path"), str) and isinstance(position["version"], int):
+        return Path(os.path.normpath(position["path"])), position["version"]
+    return None
+
+
+def outlook(
+    where: Path, what: str, *, keyed: bool, position: Json, context: SinkContext, fork: bool, again: bool
+) -> SinkOutlook:
+    there = DeltaTable.is_deltatable(str(where))
+    was = recorded(position)
+    if fork:
+        return _of_fork(where, what, there and not again, was, context, keyed, copied=there)
+    if was is None:
+        warning = f"{what} is not part of the snapshot: what it holds stays." if there else ""
+        return SinkOutlook(SinkFate.KEPT if there else SinkFate.EMPTY, "it is not part of the snapshot", None, warning)
+    path, version = was
+    if path != where:
+        return _of_fork(where, what, there and not again, was, context, keyed, copied=there)
+    if not there:
+        gone = Failed(
+            f"{what} is gone: {where} is no Delta table any more, so it cannot go back to version {version}.",
+            untouched="Nothing was changed.",
+            next="Put it back, or give the sink another path: it then starts empty.",
+        )
+        return SinkOutlook(SinkFate.ROLLED_BACK, f"to version {version}", gone)
+    problem = _reachable(path, version, keyed) or _fits(path, context, keyed, what)
+    return SinkOutlook(SinkFate.ROLLED_BACK, f"{where} goes back to version {version}", problem)
+
+
+def _of_fork(
+    where: Path, what: str, taken: bool, was: tuple[Path, int] | None, context: SinkContext, keyed: bool, copied: bool
+) -> SinkOutlook:
+    """A table that begins anew: as a copy, if there is something to copy."""
+    if was is not None and was[0] == where and copied:
+        clash = Misuse(
+            f"Stage {context.stage!r} would write to {where}, which is where the job of the snapshot writes: the two "
+            "would disturb each other.",
+            untouched="Nothing was changed.",
+            next="Say where the new job's tables are to be: --base DIR moves every relative path there.",
+        )
+        return SinkOutlook(SinkFate.COPIED, str(where), clash)
+    if taken:
+        clash = Misuse(
+            f"Stage {context.stage!r} would begin to write to {where}, but there is a table already.",
+            untouched="Nothing was changed.",
+            next="Move it away, or choose another place: --base DIR moves every relative path there.",
+        )
+        return SinkOutlook(SinkFate.COPIED, str(where), clash)
+    if was is None:
+        return SinkOutlook(SinkFate.EMPTY, f"{where} is not part of the snapshot")
+    path, version = was
+    reason = None if copied else _reachable(path, version, keyed)
+    if reason is not None:
+        warning = f"{what} starts empty, without the rows from before the snapshot: {reason.what}"
+        return SinkOutlook(SinkFate.EMPTY, f"{where}: version {version} of {path} cannot be read", None, warning)
+    problem = None if copied else _fits(path, context, keyed, what)
+    return SinkOutlook(SinkFate.COPIED, f"{where} starts as a copy of {path} at version {version}", problem)
+
+
+def _reachable(path: Path, version: int, keyed: bool) -> StrobeError | None:
+    """Whether every file of that version is still there."""
+    try:
+        if not DeltaTable.is_deltatable(str(path)):
+            raise Failed(f"{path} is no Delta table.")
+        names = _names(path, version, keyed)
+        missing = next((n for n in names if not (path / n).is_file()), None)
+        if missing is not None:
+            raise Failed(f"{path / missing} is gone, which version {version} of the table needs.")
+    except (StrobeError, DeltaError, OSError) as error:
+        said = error.what if isinstance(error, StrobeError) else str(error).partition("\n")[0]
+        return Failed(
+            f"{path} cannot be read as it was at version {version}: {said}",
+            untouched="Nothing was changed.",
+            next="Choose a later snapshot; keep VACUUM and log cleanup away from what a retained snapshot needs.",
+        )
+    return None
+
+
+def _names(path: Path, version: int, keyed: bool) -> list[str]:
+    if not keyed:
+        log = ChannelLog(path)
+        if version > log.head:
+            raise Failed(f"its log ends at version {log.head}.")
+        return [f.path for f in log.files_at(version)]
+    table = DeltaTable(str(path), version=version)
+    return [os.path.relpath(uri.removeprefix("file://"), path) for uri in table.file_uris()]
+
+
+def _fits(path: Path, context: SinkContext, keyed: bool, what: str) -> StrobeError | None:
+    there, now = table_schema(path), channel_schema(context.schema, context.stage)
+    if there == now or (keyed and {f.name for f in now} <= {f.name for f in there}):
+        return None
+    return Misuse(
+        f"Stage {context.stage!r} now returns {now.simpleString()}, but {what} holds {there.simpleString()}.",
+        untouched="Nothing was changed.",
+        next="Return the same columns as before, or write to another table.",
+    )
+
+
+def copy_appended(source: Path, version: int, where: Path, context: SinkContext) -> None:
+    def build(place: Path) -> None:
+        writer = ChannelWriter(
+            place, context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
+            incarnation=context.incarnation,
+        )  # fmt: skip
+        files = ChannelLog(source).files_at(version)
+        for file in files:
+            target = place / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / file.path, target)
+        if files:
+            writer.append_restored(tuple(DataFile(f.path, f.rows, f.size) for f in files), version)
+        writer.sync(writer.log.head)
+        writer.close()
+
+    _in_place(where, build)
+
+
+def copy_upserted(source: Path, version: int, where: Path) -> None:
+    def build(place: Path) -> None:
+        table = DeltaTable(str(source), version=version)
+        DeltaTable.create(
+            str(place), table.schema(), mode="error", partition_by=list(table.metadata().partition_columns)
+        )
+        write_deltalake(str(place), table.to_pyarrow_dataset().scanner().to_reader(), mode="append")
+        for directory, _, names in os.walk(place):
+            for name in (*names, "."):
+                fsync(Path(directory, name))
+
+    _in_place(where, build)
+
+
+def _in_place(where: Path, build: Callable[[Path], None]) -> None:
+    """Whole or not at all. One that is there already was made by an attempt that did not come to its end."""
+    if DeltaTable.is_deltatable(str(where)):
+        return
+    place = where.with_name(f".{where.name}.restoring")
+    try:
+        shutil.rmtree(place, ignore_errors=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        build(place)
+        place.rename(where)
+        fsync(where.parent)
+    except (OSError, DeltaError) as error:
+        raise Failed(
+            f"The copy of a table to {where} failed: {error}.",
+            untouched="The original is as it was.",
+            next="Make room there, and run the same command again.",
+        ) from error

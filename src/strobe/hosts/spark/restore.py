@@ -1,0 +1,298 @@
+"""Bringing a job back to a snapshot. The order is what makes it safe to be killed at any step.
+
+1. *Plan*: look at everything, touch nothing. Refused plans end here.
+2. *Lay out*: each stage's Spark checkpoint goes, verified and durable, into the directory of a new timeline, and is
+   repartitioned there; rows for channels are laid aside. Nothing uses any of it yet: a crash leaves garbage that the
+   next start sweeps away, and the job is where it was.
+3. *Begin*: one durable write of the job's memory starts the new timeline and notes the intent.
+4. *Cut*: channels are cut back or filled, offsets renumbered, sinks taken back.
+5. *Done*: one durable write clears the intent and notes what the stages need to start.
+
+Between 3 and 5 the job belongs to the restore: any later start does it again from the snapshot that the intent names,
+on a timeline of its own, before it does anything else. So nothing here has to be taken up in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark import faults
+from strobe.hosts.spark.assemble import DraftStage, sink_contexts
+from strobe.hosts.spark.channel_entries import fsync
+from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.memory import Intent
+from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.restore_channels import Renumbering, lay_content_aside, restore_channel, sweep_aside
+from strobe.hosts.spark.restore_plan import (
+    ChannelAction,
+    ClaimMode,
+    How,
+    RestoreOptions,
+    RestorePlan,
+    StageAction,
+    StagePlan,
+)
+from strobe.hosts.spark.restore_planning import plan_restore
+from strobe.model.errors import Failed, StrobeError
+from strobe.model.ids import NodeId, SnapshotId, Timeline
+from strobe.store.codec import root_of
+from strobe.store.locate import Located, locate
+
+__all__ = ["restore_job", "sweep_leftovers"]
+
+_log = logging.getLogger("strobe.job")
+Change: TypeAlias = Callable[[dict[str, object]], dict[str, object]]
+_OLD = "restored"  # in an offset, instead of "version": a position that is still the snapshot's
+
+
+def restore_job(
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    base: Path,
+    spark: SparkSession,
+    options: RestoreOptions,
+) -> None:
+    """Restore what `options` ask for, or finish what an earlier start has begun. Returns with the job's memory and
+    files as the stages need them to start; on an error from the plan nothing has changed."""
+    sweep_leftovers(home)
+    intent = home.memory.restoring
+    if options.snapshot is not None:
+        found = locate(options.snapshot, home.home)
+    elif intent is not None:
+        found = _again(intent, home)
+        mode = ClaimMode.CLAIM if intent.claim else ClaimMode.NO_CLAIM
+        options = replace(
+            options, claim_mode=mode.value, allow_non_restored_state=intent.allow_non_restored_state,
+            partitions=options.partitions or intent.partitions,
+            stage_partitions={**intent.stage_partitions, **options.stage_partitions},
+        )  # fmt: skip
+        _log.warning("the restore of %s was not finished; it is done again", found.where)
+    else:
+        return
+    plan = plan_restore(pipeline, drafts, home, base, options, found)
+    plan.check()
+    for warning in plan.warnings:
+        _log.warning("%s", warning)
+    _Restore(plan, pipeline, drafts, home, base, spark, options, found).run()
+
+
+def _again(intent: Intent, home: JobHome) -> Located:
+    try:
+        found = locate(intent.snapshot, home.home)
+        if root_of(found.load()) == intent.root:
+            return found
+        why = f"{found.where} is another snapshot now."
+    except StrobeError as error:
+        why = error.what
+    raise Failed(
+        f"Job {home.job!r} was being restored from {intent.snapshot}, which was not finished, and cannot be now: {why}",
+        untouched="Nothing was started. Channels and tables may be half way back.",
+        next=f"Put that snapshot back and run again, or restore another one: `strobe run -s SNAPSHOT …`; "
+        f"`strobe checkpoints {home.job}` shows which there are.",
+    )
+
+
+class _Restore:
+    def __init__(
+        self,
+        plan: RestorePlan,
+        pipeline: Pipeline,
+        drafts: Sequence[DraftStage],
+        home: JobHome,
+        base: Path,
+        spark: SparkSession,
+        options: RestoreOptions,
+        found: Located,
+    ) -> None:
+        self.plan = plan
+        self.pipeline = pipeline
+        self.drafts = drafts
+        self.home = home
+        self.base = base
+        self.spark = spark
+        self.options = options
+        self.found = found
+
+    def run(self) -> None:
+        plan, home = self.plan, self.home
+        faults.point("restore.planned")
+        _log.info("%s %d is laid out", plan.kind, plan.snapshot)
+        for stage in plan.stages:
+            if stage.action is StageAction.RESTORED:
+                self._lay_out(stage)
+        for channel in plan.channels:
+            if channel.action is ChannelAction.REFILLED:
+                lay_content_aside(channel, home, self.found, plan.timeline)
+        faults.point("restore.laid-out")
+        home.remember(
+            timeline=plan.timeline,
+            snapshot=SnapshotId(max(home.memory.snapshot, plan.snapshot)),
+            restoring=Intent(
+                str(self.found.where), plan.root, plan.how.value, plan.claim is ClaimMode.CLAIM,
+                self.options.allow_non_restored_state, self.options.partitions, dict(self.options.stage_partitions),
+            ),
+        )  # fmt: skip
+        faults.point("restore.begun")
+        renumbered = self._channels()
+        self._sinks()
+        faults.point("restore.cut")
+        home.remember(restoring=None, pinned=self._pinned(), starts=self._starts(renumbered), stages={})
+        faults.point("restore.done")
+        _remove_other_timelines(home)
+
+    # ── stages ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _checkpoint(self, uid: NodeId) -> Path:
+        home = self.home
+        return home.path(home.layout.stage_checkpoint(uid, self.plan.timeline, home.memory.generation))
+
+    def _lay_out(self, stage: StagePlan) -> None:
+        place = self._checkpoint(stage.uid)
+        unfinished = place.with_name(f".{place.name}")
+        shutil.rmtree(place.parent, ignore_errors=True)
+        self.found.store.lay_out(self.found.load(), f"nodes/{stage.uid}/files/", unfinished)
+        faults.point("restore.stage-copied", stage.uid)
+        try:
+            if self.plan.how is How.FORK:
+                # Spark tells queries apart by this id, and stops one that starts under the id of another.
+                (unfinished / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+            if self.plan.how is not How.ROLLBACK:
+                _mark_offsets(unfinished)
+            _sync_tree(unfinished)
+            unfinished.rename(place)
+            fsync(place.parent)
+        except OSError as error:
+            raise Failed(
+                f"The checkpoint of stage {stage.uid!r} could not be laid out: {error.filename}: {error.strerror}.",
+                untouched="The job and the snapshot are as they were.",
+                next="Make room on that disk, and run again.",
+            ) from error
+
+    # ── channels and sinks ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _channels(self) -> dict[NodeId, Renumbering]:
+        schemas = {d.spec.uid: d.schema for d in self.drafts}
+        renumbered: dict[NodeId, Renumbering] = {}
+        for channel in self.plan.channels:
+            producer = NodeId(channel.name)
+            versions = restore_channel(channel, schemas[producer], self.home)
+            if versions is not None:
+                renumbered[producer] = versions
+            faults.point("restore.channel-cut", producer)
+        for stage in self.plan.stages:
+            if stage.action is StageAction.RESTORED and self.plan.how is not How.ROLLBACK:
+                _renumber_offsets(self._checkpoint(stage.uid), renumbered)
+        return renumbered
+
+    def _sinks(self) -> None:
+        contexts = {
+            context.name: context
+            for draft in self.drafts
+            for context in sink_contexts(self.pipeline.name, draft, self.home, self.base)
+        }
+        for step in self.plan.sinks:
+            step.sink.restore(step.position, contexts[step.name], step.fate)
+            faults.point("restore.sink-back", step.stage)
+
+    def _pinned(self) -> tuple[SnapshotId, ...]:
+        pinned = set(self.home.memory.pinned)
+        if self.plan.how is How.ROLLBACK:
+            pinned.discard(self.plan.snapshot)
+            if self.plan.claim is ClaimMode.NO_CLAIM:
+                pinned.add(self.plan.snapshot)
+        return tuple(sorted(pinned))
+
+    def _starts(self, renumbered: Mapping[NodeId, Renumbering]) -> dict[NodeId, dict[NodeId, int]]:
+        return {
+            stage.uid: {
+                producer: renumbered[producer][old] if producer in renumbered else old
+                for producer, old in stage.starts.items()
+            }
+            for stage in self.plan.stages
+            if stage.starts and stage.action is not StageAction.DROPPED
+        }
+
+
+# ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mark_offsets(checkpoint: Path) -> None:
+    """Positions on channels are the snapshot's until the channels are there."""
+
+    def mark(offset: dict[str, object]) -> dict[str, object]:
+        return {"channel": offset["channel"], _OLD: offset["version"]} if "version" in offset else offset
+
+    _rewrite(checkpoint, mark)
+
+
+def _renumber_offsets(checkpoint: Path, renumbered: Mapping[NodeId, Renumbering]) -> None:
+    def renumber(offset: dict[str, object]) -> dict[str, object]:
+        versions = renumbered.get(NodeId(str(offset["channel"])))
+        if _OLD not in offset or versions is None:
+            return offset
+        return {"channel": offset["channel"], "version": versions[int(str(offset[_OLD]))]}
+
+    _rewrite(checkpoint, renumber)
+
+
+def _rewrite(checkpoint: Path, change: Change) -> None:
+    directory = checkpoint / "offsets"
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if not path.name.isdigit():
+            continue
+        lines = path.read_text().splitlines()
+        changed = [*lines[:2], *(_changed_line(line, change) for line in lines[2:])]
+        if changed != lines:
+            fresh = path.with_name(f".{path.name}.fresh")
+            fresh.write_text("\n".join(changed))
+            fsync(fresh)
+            os.replace(fresh, path)
+    fsync(directory)
+
+
+def _changed_line(line: str, change: Change) -> str:
+    if not line.startswith("{"):
+        return line
+    offset = json.loads(line)
+    return json.dumps(change(offset)) if "channel" in offset and len(offset) == 2 else line
+
+
+# ── the disk ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _sync_tree(root: Path) -> None:
+    for directory, _, names in os.walk(root):
+        for name in names:
+            fsync(Path(directory, name))
+        fsync(Path(directory))
+
+
+def sweep_leftovers(home: JobHome) -> None:
+    """What a restore had laid out when it died before it began."""
+    memory = home.memory
+    for path in home.path(home.layout.stages).glob("*/t*"):
+        line, _, generation = path.name.removeprefix("t").partition(".")
+        if line.isdigit() and (
+            int(line) > memory.timeline or (int(line) == memory.timeline and int(generation or 0) > memory.generation)
+        ):
+            shutil.rmtree(path, ignore_errors=True)
+    sweep_aside(home)
+
+
+def _remove_other_timelines(home: JobHome) -> None:
+    """Lines of history that were left can be returned to by their snapshots only, which have their own copies."""
+    for path in home.path(home.layout.stages).glob("*/t*"):
+        line = path.name.removeprefix("t").partition(".")[0]
+        if line.isdigit() and Timeline(int(line)) != home.memory.timeline:
+            shutil.rmtree(path, ignore_errors=True)

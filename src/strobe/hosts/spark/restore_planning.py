@@ -1,0 +1,290 @@
+"""Making the plan of a restore: everything is looked at, nothing is touched.
+
+What can be known beforehand is known here: whether the snapshot is whole and fits the pipeline, whether channels and
+sinks still hold what it needs, whether there is room. All reasons against it are gathered, not only the first, so that
+one look at `--dry-run` shows everything that has to be put right.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from strobe.hosts.spark.assemble import DraftStage, sink_contexts
+from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.restore_channels import plan_channel
+from strobe.hosts.spark.restore_plan import (
+    ChannelPlan,
+    ClaimMode,
+    How,
+    RestoreOptions,
+    RestorePlan,
+    SinkStep,
+    StageAction,
+    StagePlan,
+)
+from strobe.model.cut import Json
+from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.model.ids import ChannelId, NodeId, Timeline
+from strobe.store.codec import root_of
+from strobe.store.consistency import check_manifest
+from strobe.store.locate import Located
+from strobe.store.manifest import NOTHING, Kind, Manifest, NodeRecord
+
+__all__ = ["has_run", "plan_restore"]
+
+_ROOM_TO_SPARE = 16 << 20
+
+
+@dataclass
+class _Findings:
+    problems: list[StrobeError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def has_run(home: JobHome) -> bool:
+    """Whether the job has done anything on its present line of history. An unfinished fork has not."""
+    memory = home.memory
+    if memory.restoring is not None and memory.restoring.how == How.FORK.value:
+        return False
+    stages = home.path(home.layout.stages)
+    return any(stages.glob(f"*/t{memory.timeline}/spark")) or any(stages.glob(f"*/t{memory.timeline}.*/spark"))
+
+
+def plan_restore(
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    base: Path,
+    options: RestoreOptions,
+    found: Located,
+    *,
+    live: bool = False,
+) -> RestorePlan:
+    """`live`: another process runs the job at this moment."""
+    manifest = found.load()
+    findings = _Findings()
+    how = _how(pipeline, home, found, manifest, findings)
+    _check_snapshot(found, manifest, findings)
+    if live and how is not How.FORK:
+        findings.problems.append(
+            Misuse(
+                f"Job {pipeline.name!r} is running.",
+                untouched="That run was left alone.",
+                next=f"Stop it first: `strobe stop {pipeline.name}`.",
+            )
+        )
+    stages = tuple(_stages(pipeline, manifest, options, findings))
+    channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
+    sinks = tuple(_sinks(pipeline, drafts, home, base, manifest, how, findings))
+    _check_claim(found, manifest, options, how, findings)
+    plan = RestorePlan(
+        snapshot=manifest.snapshot,
+        kind=manifest.kind.value,
+        job=manifest.job,
+        where=str(found.where),
+        root=root_of(manifest),
+        how=how,
+        into=pipeline.name,
+        home=str(home.home),
+        timeline=Timeline(max(home.memory.timeline, manifest.timeline) + 1),
+        claim=ClaimMode(options.claim_mode),
+        stages=stages,
+        channels=channels,
+        sinks=sinks,
+        warnings=tuple(findings.warnings),
+        problems=tuple(findings.problems),
+    )
+    room = _room(plan, home)
+    return plan if room is None else replace(plan, problems=(*plan.problems, room))
+
+
+# ── which snapshot, into what ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _how(pipeline: Pipeline, home: JobHome, found: Located, manifest: Manifest, findings: _Findings) -> How:
+    if manifest.host != "spark":
+        findings.problems.append(
+            Misuse(
+                f"{found.where} is a snapshot of processes of the host {manifest.host!r}, not of a pipeline.",
+                untouched="Nothing was changed.",
+                next="Name a snapshot of this pipeline.",
+            )
+        )
+    elif not set(manifest.nodes) & set(pipeline.stages):
+        findings.problems.append(
+            Misuse(
+                f"{found.where} is a snapshot of another pipeline: job {manifest.job!r} with the stages "
+                f"{', '.join(sorted(manifest.nodes))}; pipeline {pipeline.name!r} has none of them.",
+                untouched="Nothing was changed.",
+                next=f"Name a snapshot of this pipeline: `strobe checkpoints {pipeline.name}` shows them.",
+            )
+        )
+    here = home.path(home.layout.directory(manifest.snapshot)).resolve()
+    if manifest.kind is Kind.CHECKPOINT and manifest.job == pipeline.name and found.where.resolve() == here:
+        return How.ROLLBACK
+    if not has_run(home):
+        return How.FORK
+    if manifest.job == pipeline.name and manifest.kind is Kind.SAVEPOINT:
+        return How.REBUILD
+    findings.problems.append(
+        Misuse(
+            f"Job {pipeline.name!r} in {home.home} has its own history, and {found.where} is not part of it: it is a "
+            f"{manifest.kind.value} of job {manifest.job!r}"
+            + (" in another home." if manifest.job == pipeline.name else "."),
+            untouched="Nothing was changed.",
+            next="To make a new job of it, give that a name with --name NAME, or another place with --home DIR.",
+        )
+    )
+    return How.FORK
+
+
+def _check_snapshot(found: Located, manifest: Manifest, findings: _Findings) -> None:
+    for violation in check_manifest(manifest)[:1]:
+        findings.problems.append(
+            Damaged(
+                f"Snapshot {manifest.snapshot} is no consistent cut: {violation.sentence}",
+                untouched="Nothing was changed.",
+                next="Restore another one.",
+            )
+        )
+    for path, ref in manifest.blobs():
+        if found.store.objects.size(found.store.layout.blob(ref.sha256)) != ref.size:
+            findings.problems.append(
+                Damaged(
+                    f"Snapshot {manifest.snapshot} is not whole: {path} is missing or not as long as it was.",
+                    untouched="Nothing was changed.",
+                    next=f"`strobe verify {found.where}` shows all that is wrong with it; restore another one.",
+                )
+            )
+            return
+
+
+def _check_claim(found: Located, manifest: Manifest, options: RestoreOptions, how: How, findings: _Findings) -> None:
+    if ClaimMode(options.claim_mode) is ClaimMode.CLAIM and how is not How.ROLLBACK:
+        whose = "a savepoint, which Strobe never deletes" if manifest.kind is Kind.SAVEPOINT else "another job's"
+        findings.problems.append(
+            Misuse(
+                f"Snapshot {found.where} cannot be claimed: it is {whose}.",
+                untouched="Nothing was changed.",
+                next="Leave the claim mode at no-claim; `strobe dispose` deletes what you need no more.",
+            )
+        )
+
+
+def _room(plan: RestorePlan, home: JobHome) -> Failed | None:
+    place = home.home
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if plan.bytes + _ROOM_TO_SPARE <= free:
+        return None
+    return Failed(
+        f"There is too little room in {home.home}: the restore needs {plan.bytes:,} bytes, {free:,} are free.",
+        untouched="Nothing was changed.",
+        next="Make room on that disk, or choose another place with --home DIR.",
+    )
+
+
+# ── stages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _stages(
+    pipeline: Pipeline, manifest: Manifest, options: RestoreOptions, findings: _Findings
+) -> Iterator[StagePlan]:
+    for uid in pipeline.order():
+        spec, record = pipeline.stages[uid], manifest.nodes.get(uid)
+        if record is None:
+            yield StagePlan(uid, StageAction.NEW, starts=_starts_of_new(pipeline, uid, manifest))
+        elif record.batch is None or record.batch == NOTHING:
+            starts = {NodeId(c): p for c, p in record.inputs.items() if NodeId(c) in spec.inputs}
+            yield StagePlan(uid, StageAction.UNBEGUN, record, starts=starts)
+        else:
+            yield StagePlan(uid, StageAction.RESTORED, record)
+    for uid, record in manifest.nodes.items():
+        if uid not in pipeline.stages:
+            yield StagePlan(uid, StageAction.DROPPED, record)
+            if not options.allow_non_restored_state and record.batch not in (None, NOTHING):
+                findings.problems.append(_dropped(pipeline, uid, record, manifest))
+
+
+def _starts_of_new(pipeline: Pipeline, uid: NodeId, manifest: Manifest) -> dict[NodeId, int]:
+    """From the cut, on channels that the snapshot knows."""
+    channels = ((read, manifest.channels.get(ChannelId(read))) for read in pipeline.stages[uid].inputs)
+    return {read: record.barrier for read, record in channels if record is not None and record.barrier is not None}
+
+
+def _dropped(pipeline: Pipeline, uid: NodeId, record: NodeRecord, manifest: Manifest) -> Misuse:
+    state = sum(ref.size for path, ref in record.files.items() if path.startswith("state/"))
+    rows = sum(c.in_flight[uid].rows or 0 for c in manifest.channels.values() if uid in c.in_flight)
+    lost = [f"its position after batch {record.batch}"]
+    if state:
+        lost.insert(0, f"{record.state_rows or 0:,} rows of state ({state:,} bytes)")
+    if rows:
+        lost.append(f"{rows:,} rows on their way to it")
+    return Misuse(
+        f"Stage {uid!r} of the snapshot is not in pipeline {pipeline.name!r} any more. It would be dropped with "
+        f"{', '.join(lost)}.",
+        untouched="Nothing was changed.",
+        next="Put it back under the same uid, or drop it for good with --allow-non-restored-state.",
+    )
+
+
+# ── channels and sinks ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _channels(
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    found: Located,
+    manifest: Manifest,
+    how: How,
+    stages: Sequence[StagePlan],
+    findings: _Findings,
+) -> Iterator[ChannelPlan]:
+    for draft in drafts:
+        readers = pipeline.readers(draft.spec.uid)
+        if readers:
+            chosen = [s for s in stages if s.uid in readers]
+            plan, problem = plan_channel(draft, home, found, manifest, how, chosen)
+            yield plan
+            if problem is not None:
+                findings.problems.append(problem)
+
+
+def _sinks(
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    base: Path,
+    manifest: Manifest,
+    how: How,
+    findings: _Findings,
+) -> Iterator[SinkStep]:
+    again = home.memory.restoring is not None
+    for draft in drafts:
+        known = _positions(manifest, draft.spec.uid)
+        for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
+            position = known.get(context.name)
+            outlook = sink.outlook(position, context, fork=how is How.FORK, again=again)
+            yield SinkStep(
+                context.name, draft.spec.uid, sink, outlook.fate, f"{sink.describe()}: {outlook.detail}", position
+            )
+            if outlook.problem is not None:
+                findings.problems.append(outlook.problem)
+            if outlook.warning:
+                findings.warnings.append(outlook.warning)
+
+
+def _positions(manifest: Manifest, uid: NodeId) -> Mapping[str, Json]:
+    return {
+        name: item.data
+        for name, prepared in manifest.sinks.items()
+        if name.rpartition("/")[0] == uid
+        for item in prepared
+        if item.handle == "position"
+    }
