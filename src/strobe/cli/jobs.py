@@ -1,7 +1,9 @@
-"""`strobe list`, `status`, `checkpoints`, `checkpoint`, `cancel`: jobs, seen from another process."""
+"""`strobe list`, `status`, `checkpoints`, `checkpoint`, `savepoint`, `stop`, `cancel`: jobs, from another process."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +11,8 @@ import click
 from strobe.cli.live_view import checkpoint_table, human_bytes, human_ms, reasons, stage_table
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.control import call_job
-from strobe.hosts.spark.home import is_live, read_runtime
+from strobe.hosts.spark.home import is_live
+from strobe.hosts.spark.listing import list_jobs, summarise
 from strobe.hosts.spark.metrics import progress_from_json, stage_from_json
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
@@ -19,22 +22,26 @@ from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["cancel_command", "checkpoint_command", "checkpoints_command", "list_command", "status_command"]
+__all__ = [
+    "cancel_command", "checkpoint_command", "checkpoints_command", "list_command", "savepoint_command",
+    "status_command", "stop_command",
+]  # fmt: skip
 
 
 @click.command("list", cls=Command, examples=(("strobe list", "the jobs of this home, and whether they run"),))
 @common_options
 def list_command(session: Session) -> None:
     """List the jobs of this home directory."""
-    jobs = [_summary(session, job) for job in jobs_in(session.home)]
+    jobs = [asdict(job) for job in list_jobs(session.home)]
     if session.json:
         session.answer(jobs)
     elif not jobs:
         session.say(f"No job has run in {session.home}.")
     for job in jobs if not session.json else ():
+        kept = f"[{', '.join(map(str, job['checkpoints']))}]" if job["checkpoints"] else "none"
         session.say(
-            (f"{job['job']:<24}", "bold"), f"{job['state']:<12}",
-            f"checkpoints {job['checkpoints'] or 'none'}", f"   started {job['started']}" if job["started"] else "",
+            (f"{job['job']:<24}", "bold"), f"{job['state']:<12}", f"checkpoints {kept}",
+            f"   started {job['started']}" if job["started"] else "",
         )  # fmt: skip
 
 
@@ -45,7 +52,7 @@ def status_command(job: str, session: Session) -> None:
     """Show a job: its stages and its recent checkpoints."""
     _check_known(session, job)
     if not is_live(session.home, job):
-        summary = _summary(session, job)
+        summary = asdict(summarise(session.home, job))
         if session.json:
             session.answer(summary)
             return
@@ -125,42 +132,93 @@ def checkpoint_command(job: str, session: Session) -> None:
     session.say(f"next: strobe inspect {job}/{done['snapshot']}   strobe verify {job}/{done['snapshot']}")
 
 
-@click.command("cancel", cls=Command, examples=(("strobe cancel ledger", "end the job"),))
+@click.command(
+    "savepoint",
+    cls=Command,
+    examples=(
+        ("strobe savepoint ledger", "into the job's home"),
+        ("strobe savepoint ledger /backup/before-upgrade", "into a new directory"),
+    ),
+)
 @click.argument("job")
+@click.argument("directory", required=False, metavar="[DIR]")
 @common_options
-def cancel_command(job: str, session: Session) -> None:
-    """End a job. Its checkpoints are kept unless the pipeline says otherwise."""
+def savepoint_command(job: str, directory: str | None, session: Session) -> None:
+    """Copy everything that a running job is into a directory of its own.
+
+    State and rows in flight are copied, the job runs on. A savepoint needs nothing of the job: it can be moved, and
+    Strobe never deletes it by itself.
+    """
     _check_live(session, job)
-    answer = call_job(session.home, job, "POST", "/v1/cancel", timeout=None)
+    done = call_job(session.home, job, "POST", "/v1/savepoint", _target(directory), timeout=None)
+    _show_savepoint(session, done)
+
+
+@click.command(
+    "stop",
+    cls=Command,
+    examples=(
+        ("strobe stop ledger", "take a savepoint, then end"),
+        ("strobe stop ledger --savepoint /backup/before-upgrade", "with the savepoint in that directory"),
+    ),
+)
+@click.argument("job")
+@click.option("--savepoint", "directory", metavar="DIR", help="Where the savepoint goes.  [default: the job's home]")
+@common_options
+def stop_command(job: str, directory: str | None, session: Session) -> None:
+    """End a job with a savepoint: nothing that it does after the savepoint becomes visible.
+
+    If the savepoint fails, the job goes on.
+    """
+    _check_live(session, job)
+    done = call_job(session.home, job, "POST", "/v1/stop", _target(directory), timeout=None)
+    if not session.json:
+        session.say(f"{job} is stopped.")
+    _show_savepoint(session, done)
+
+
+@click.command(
+    "cancel",
+    cls=Command,
+    examples=(
+        ("strobe cancel ledger", "end the job"),
+        ("strobe cancel ledger --delete", "and delete its checkpoints, whatever the pipeline says"),
+    ),
+)
+@click.argument("job")
+@click.option("--retain", "retention", flag_value="retain", help="Keep its checkpoints.")
+@click.option("--delete", "retention", flag_value="delete", help="Delete its checkpoints; savepoints always stay.")
+@common_options
+def cancel_command(job: str, retention: str | None, session: Session) -> None:
+    """End a job. Its checkpoints are kept unless the pipeline, or an option, says otherwise."""
+    _check_live(session, job)
+    answer = call_job(session.home, job, "POST", "/v1/cancel", {"retention": retention}, timeout=None)
     if session.json:
         session.answer(answer)
     else:
         session.say(f"{job} is canceled.")
 
 
+def _target(directory: str | None) -> dict[str, Any]:
+    return {} if directory is None else {"directory": str(Path(directory).absolute())}
+
+
+def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
+    if session.json:
+        session.answer(done)
+        return
+    session.say(
+        f"savepoint {done['snapshot']} of {done['job']} is complete: {human_bytes(done['bytes_total'])}, "
+        f"{done['rows_in_flight']:,} rows in flight"
+    )
+    session.say(("at   ", "bold"), done["path"])
+    session.say(("root ", "bold"), done["root"])
+    session.say(f"next: strobe run -s {done['path']} FILE   goes on from it")
+    session.say(f"      strobe verify {done['path']} --root {done['root'][:12]}…   checks every byte, wherever it is")
+
+
 def _store(session: Session, job: str) -> SnapshotStore:
     return SnapshotStore(FilesystemStore(session.home), JobLayout(job), job)
-
-
-def _summary(session: Session, job: str) -> dict[str, Json]:
-    try:
-        runtime = read_runtime(session.home, job) or {}
-    except StrobeError as error:
-        runtime = {"error": error.what}
-    live = is_live(session.home, job)
-    state = runtime.get("state", "unknown")
-    if not live and state in ("starting", "running"):
-        state = "dead"  # its driver was killed: it could not say so itself
-    return {
-        "job": job,
-        "state": state,
-        "live": live,
-        "pid": runtime.get("pid"),
-        "started": runtime.get("started", ""),
-        "error": runtime.get("error", ""),
-        "incarnation": runtime.get("incarnation"),
-        "checkpoints": list(_store(session, job).list()),
-    }
 
 
 def _kept(session: Session, job: str, snapshot: SnapshotId) -> dict[str, Json]:

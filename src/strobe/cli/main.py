@@ -40,6 +40,8 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "status": Lazy("strobe.cli.jobs:status_command", "Show a job: its stages, its checkpoints."),
     "checkpoints": Lazy("strobe.cli.jobs:checkpoints_command", "Show a job's checkpoints."),
     "checkpoint": Lazy("strobe.cli.jobs:checkpoint_command", "Take a checkpoint now."),
+    "savepoint": Lazy("strobe.cli.jobs:savepoint_command", "Copy everything that a job is, while it runs."),
+    "stop": Lazy("strobe.cli.jobs:stop_command", "End a job with a savepoint."),
     "cancel": Lazy("strobe.cli.jobs:cancel_command", "End a job."),
     "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),

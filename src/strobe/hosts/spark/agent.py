@@ -42,6 +42,8 @@ from strobe.hosts.spark.messages import (
     ToCoordinator,
 )
 from strobe.hosts.spark.recording import Recording, Uploads
+from strobe.hosts.spark.stage_files import channel_positions
+from strobe.hosts.spark.standstill import Standstill
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, HostFault, StrobeError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
@@ -106,15 +108,17 @@ class StageAgent:
         self._thread: threading.Thread | None = None
         self._live = False
         self._draining = False
+        self.standstill = Standstill()
         self.incarnation = Incarnation(0)
         self.asked = threading.Event()  # the stage's readers are up: one has asked, or a batch has come
         self.replayed: int | None = None  # the batch that an earlier life began and did not commit
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def start(self, incarnation: Incarnation, newest: SnapshotId) -> None:
+    def start(self, incarnation: Incarnation, newest: SnapshotId, *, aloof: bool = False) -> None:
         """Before the stage's query starts, the first time and after each failure. `newest` is the highest snapshot id
-        that was ever begun: what older barriers asked for has been settled without this life of the stage."""
+        that was ever begun: what older barriers asked for has been settled without this life of the stage. One that is
+        `aloof` takes part in no snapshot."""
         self.stop()
         with self._lock:
             self.incarnation = incarnation
@@ -137,14 +141,15 @@ class StageAgent:
             self._finished = self._batch  # the newest batch whose function has returned
             logged = spark_checkpoint.last_logged(self.checkpoint)
             self.replayed = logged if logged is not None and logged > self._batch else None
-            self._positions = self._offsets_at(self._batch)
+            self._positions = channel_positions(self.checkpoint, self._batch, self.inputs)
             self._logical = dict(self._positions)
             self._live = True
             self._draining = False
             self.asked.clear()
         self._thread = threading.Thread(target=self._run, name=f"agent-{self.uid}", daemon=True)
         self._thread.start()
-        self._post(StageReady(self.uid, incarnation))
+        if not aloof:
+            self._post(StageReady(self.uid, incarnation))
 
     def stop(self, patience: float | None = None) -> None:
         """The query has ended: no more snapshots from this life. With `patience` also if a batch of it never does."""
@@ -213,7 +218,7 @@ class StageAgent:
                 self._asked.clear()
                 self._rounds += 1
                 self._rest(self._finished)
-                self._plan = {c: self._plan_for(c) for c in self.inputs}
+                self._plan = {} if self.standstill.stands else {c: self._plan_for(c) for c in self.inputs}
             self._asked.add(reader)
             return max(start, self._plan.get(producer, start))
 
@@ -227,6 +232,7 @@ class StageAgent:
             self._rounds = 0
             if batch - 1 >= self._batch:
                 self._rest(batch - 1)
+            self.standstill.hold(batch, self._lock, self.check_live)
         except BaseException:
             self._lock.release()
             raise
@@ -248,6 +254,8 @@ class StageAgent:
     # ── what the coordinator says ───────────────────────────────────────────────────────────────────────────────────
 
     def tell(self, message: ToAgent) -> None:
+        if self.standstill.hear(message):
+            return
         self._inbox.append(message)
         self._wake.set()
 
@@ -278,7 +286,7 @@ class StageAgent:
         if batch != self._batch:
             self._batch = batch
             self._finished = max(self._finished, batch)
-            self._positions = self._offsets_at(batch)
+            self._positions = channel_positions(self.checkpoint, batch, self.inputs)
         for log in self.inputs.values():
             log.refresh()
         # First all that the batch has read, on every input: what is recorded below is the state after the whole batch.
@@ -298,7 +306,7 @@ class StageAgent:
                 self._heard.pop(message.snapshot, None)
                 if isinstance(message, AbortSnapshot):
                     self._step(Abort(message.snapshot), now)
-            else:
+            elif isinstance(message, AlignmentTimedOut):
                 self._step(message, now)
 
     def _walk(self, now: float, *, beyond: bool) -> bool:
@@ -361,15 +369,6 @@ class StageAgent:
     def _ahead(self, producer: NodeId) -> tuple[Commit, ...]:
         return self.inputs[producer].commits(self._logical[producer])
 
-    def _offsets_at(self, batch: int) -> dict[NodeId, int]:
-        """Where each input stood after `batch`, from Spark's own offset log. 0 is before the first row."""
-        positions = dict.fromkeys(self.inputs, 0)
-        if batch != NOTHING and self.inputs:
-            for offset in spark_checkpoint.read_offsets(self.checkpoint, batch).sources:
-                if isinstance(offset, dict) and offset.get("channel") in positions:
-                    positions[NodeId(offset["channel"])] = int(offset["version"])
-        return positions
-
     # ── effects ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _step(self, input: Input, now: float) -> None:
@@ -388,6 +387,7 @@ class StageAgent:
                 recorded_at=now,
                 sinks=self._sink_positions(effect.snapshot),
             )
+            self.standstill.recorded(effect.snapshot, self._batch)
             faults.point("snapshot.state-recorded", self.uid)
         elif isinstance(effect, SendBarrier):
             self._send_barrier(effect.snapshot)

@@ -16,6 +16,14 @@ class RetentionOnCancel(Enum):
     RETAIN = "retain"
     DELETE = "delete"
 
+    @classmethod
+    def of(cls, word: str) -> RetentionOnCancel:
+        try:
+            return cls(word)
+        except ValueError:
+            known = ", ".join(v.value for v in cls)
+            raise Misuse(f"Checkpoints cannot be treated as {word!r} at a cancel: it must be one of {known}.") from None
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:

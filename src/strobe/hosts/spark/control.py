@@ -1,12 +1,8 @@
 """The control API of a running job: HTTP on loopback, a bearer token in a file that only its owner may read.
 
-| call | what it does |
-|---|---|
-| GET /v1/status | the job, its stages, its recent checkpoints |
-| POST /v1/checkpoint | take a checkpoint now; answers when it is complete |
-| POST /v1/cancel | end the job |
-
-Answers are JSON; errors are {"error", "untouched", "next"} with a 4xx or 5xx status.
+What can be asked is `api.OPERATIONS`; docs/reference/control-api.md describes it. Answers are JSON; errors are
+{"error", "untouched", "next"} with a 4xx or 5xx status. An operation that takes long is answered when it is done,
+however long that is: neither side gives up on the other while the connection stands.
 """
 
 from __future__ import annotations
@@ -19,11 +15,11 @@ import secrets
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from strobe.hosts.spark.api import Action, Answer, BadRequest
 from strobe.hosts.spark.home import read_runtime
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.layout import JobLayout
@@ -31,7 +27,6 @@ from strobe.store.layout import JobLayout
 __all__ = ["ControlServer", "call_job"]
 
 _log = logging.getLogger("strobe.control")
-Action = Callable[[dict[str, Any]], dict[str, Any]]
 _LARGEST_BODY = 1 << 16
 
 
@@ -110,13 +105,13 @@ def _handler(server: ControlServer, actions: dict[tuple[str, str], Action]) -> t
             try:
                 return self._send(200, action(body))
             except StrobeError as error:
-                status = 409 if isinstance(error, Misuse) else 500
+                status = 400 if isinstance(error, BadRequest) else 409 if isinstance(error, Misuse) else 500
                 return self._send(status, {"error": error.what, "untouched": error.untouched, "next": error.next})
             except Exception as error:
                 _log.exception("%s %s", method, self.path)
                 return self._send(500, {"error": f"{type(error).__name__}: {error}"})
 
-        def _send(self, status: int, value: dict[str, Any]) -> None:
+        def _send(self, status: int, value: Answer) -> None:
             data = json.dumps(value).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -151,12 +146,13 @@ def call_job(
         headers={"Authorization": f"Bearer {token}"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310  (always http on loopback)
+        # Never through a proxy, whatever the environment says: the token is for this machine alone.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout) as answer:
             value = json.loads(answer.read())
             return value if isinstance(value, dict) else {}
     except urllib.error.HTTPError as error:
         said = json.loads(error.read() or b"{}")
-        kind = Misuse if error.code in (404, 409) else Failed
+        kind = Misuse if error.code in (400, 404, 409) else Failed
         raise kind(
             said.get("error", str(error)), untouched=said.get("untouched", ""), next=said.get("next", "")
         ) from error

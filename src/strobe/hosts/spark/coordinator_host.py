@@ -25,6 +25,7 @@ from strobe.hosts.spark.messages import (
     StagePart,
     StageReady,
     StartSnapshot,
+    StopAt,
     ToAgent,
     ToCoordinator,
 )
@@ -88,8 +89,8 @@ class Progress:
 class SnapshotWriter:
     """What the host needs done with a snapshot's parts; the job implements it."""
 
-    def reserve(self, snapshot: SnapshotId) -> None:
-        """Make it durable that this id is taken."""
+    def reserve(self, snapshot: SnapshotId, kind: Kind) -> None:
+        """Make it durable that this id is taken, and a place ready for its parts."""
 
     def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         """Check the cut and write the manifest, or raise. On return it is durable."""
@@ -156,6 +157,7 @@ class CoordinatorHost:
         self.completed = self.failed = 0  # in this run; the history is only the end of it
         self._newest = SnapshotId(next_snapshot - 1)
         self._requests = 0
+        self._last_wanted = False
         self._stopping = False
         self._writing: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -200,8 +202,11 @@ class CoordinatorHost:
     def abort(self, snapshot: SnapshotId, reason: str) -> None:
         self._queue.put(AbortRequested(snapshot, reason))
 
-    def snapshot(self, kind: Kind, timeout: float | None = None) -> SnapshotId:
-        """Take a snapshot now and wait until it is complete; Failed says why it is not."""
+    def snapshot(self, kind: Kind, timeout: float | None = None, *, last: bool = False) -> SnapshotId:
+        """Take a snapshot now and wait until it is complete; Failed says why it is not. After the `last` one, for
+        which one savepoint at a time may ask, no stage begins another batch."""
+        if kind is Kind.SAVEPOINT:
+            self._last_wanted = last
         done: queue.Queue[Reply] = queue.Queue()
         with self._lock:
             self._requests += 1
@@ -327,7 +332,7 @@ class CoordinatorHost:
         self._gathering[snapshot] = _Gathering(progress, time.monotonic())
         self._report(progress, self._gathering[snapshot])
         try:
-            self._writer.reserve(snapshot)
+            self._writer.reserve(snapshot, trigger.kind)
         except StrobeError as error:
             # No room for the id: nobody is told, and the first stage declines. Later, since a machine takes one input
             # at a time.
@@ -336,6 +341,9 @@ class CoordinatorHost:
             return
         faults.point("snapshot.id-reserved")
         self._newest = max(self._newest, snapshot)
+        if self._last_wanted and trigger.kind is Kind.SAVEPOINT:
+            for node in self._nodes:
+                self._tell(node, StopAt(snapshot))
         for node in trigger.nodes:
             self._tell(node, StartSnapshot(snapshot, trigger.kind))
             faults.point("snapshot.triggered", node)

@@ -17,13 +17,13 @@ from strobe.hosts.spark.coordinator_host import Progress, SnapshotWriter, utc_no
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.messages import StagePart
 from strobe.hosts.spark.pipeline import Pipeline
-from strobe.hosts.spark.uploads import PartUploads
+from strobe.hosts.spark.savepoints import SnapshotStores
 from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.protocol.coordination import Kind
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
 from strobe.store.manifest import Kind as ManifestKind
-from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["ManifestWriter"]
 
@@ -35,21 +35,20 @@ class ManifestWriter(SnapshotWriter):
         self,
         pipeline: Pipeline,
         home: JobHome,
-        store: SnapshotStore,
-        uploads: PartUploads,
+        stores: SnapshotStores,
         channels: Mapping[NodeId, ChannelWriter],
         consumed: Callable[[NodeId, NodeId], int],
     ) -> None:
         """`consumed(stage, producer)` is the position up to which the stage will not read the producer again."""
         self._pipeline = pipeline
         self._home = home
-        self._store = store
-        self._uploads = uploads
+        self._stores = stores
+        self._store = stores.checkpoints
         self._channels = channels
         self._consumed = consumed
         self._lock = threading.Lock()
         self._retained: dict[SnapshotId, Manifest | None] = {}  # None: it cannot be read
-        for snapshot in store.list():
+        for snapshot in self._store.list():
             self._retained[snapshot] = self._load(snapshot)
         self.verified = 0
 
@@ -71,9 +70,9 @@ class ManifestWriter(SnapshotWriter):
         with self._lock:
             return tuple(sorted(self._retained))
 
-    def reserve(self, snapshot: SnapshotId) -> None:
+    def reserve(self, snapshot: SnapshotId, kind: Kind) -> None:
         self._home.reserve(snapshot)
-        self._uploads.open(snapshot)
+        self._stores.begin(snapshot, kind)
 
     def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         manifest = self._assemble(progress, parts)
@@ -83,12 +82,13 @@ class ManifestWriter(SnapshotWriter):
         if violations:
             raise Damaged("the cut is not consistent: " + " ".join(v.sentence for v in violations[:3]))
         self.verified += 1
-        self._store.session(progress.snapshot).complete(manifest)
-        with self._lock:
-            self._retained[progress.snapshot] = manifest
+        self._stores.complete(manifest)
+        if progress.kind is Kind.CHECKPOINT:
+            with self._lock:
+                self._retained[progress.snapshot] = manifest
 
     def aborted(self, snapshot: SnapshotId) -> None:
-        self._uploads.close(snapshot)
+        self._stores.give_up(snapshot)
 
     def dispose(self, snapshot: SnapshotId) -> None:
         self._store.dispose(snapshot)
@@ -97,6 +97,8 @@ class ManifestWriter(SnapshotWriter):
 
     def trim(self) -> None:
         """Let go of rows that every consumer, and every retained snapshot, is past."""
+        if self._stores.holds_rows:
+            return  # a savepoint copies some of them
         with self._lock:
             manifests = [m for m in self._retained.values() if m is not None]
             if len(manifests) < len(self._retained):
@@ -123,7 +125,10 @@ class ManifestWriter(SnapshotWriter):
             if readers:
                 flights: dict[NodeId, InFlight] = {r: parts[r].in_flight[uid] for r in readers}
                 location = self._channels[uid].path.relative_to(self._home.home).as_posix()
-                channels[ChannelId(uid)] = ChannelRecord(uid, location, part.barrier, flights)
+                record = ChannelRecord(uid, location, part.barrier, flights)
+                if progress.kind is Kind.SAVEPOINT:
+                    record = self._stores.with_content(record, self._channels[uid], progress.snapshot)
+                channels[ChannelId(uid)] = record
         return Manifest(
             snapshot=progress.snapshot,
             kind=ManifestKind(progress.kind.value),

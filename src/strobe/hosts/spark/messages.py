@@ -13,7 +13,7 @@ from strobe.store.manifest import InFlight, NodeRecord, Prepared
 
 __all__ = [
     "AbortSnapshot", "Acknowledge", "Decline", "SnapshotComplete", "StageLost", "StagePart", "StageReady",
-    "StartSnapshot", "ToAgent", "ToCoordinator",
+    "StartSnapshot", "StopAt", "ToAgent", "ToCoordinator",
 ]  # fmt: skip
 
 
@@ -35,7 +35,15 @@ class SnapshotComplete:
     kind: Kind
 
 
-ToAgent: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete
+@dataclass(frozen=True, slots=True)
+class StopAt:
+    """The snapshot, whose first barrier is not placed yet, ends the job: who is recorded for it begins no batch more,
+    unless the snapshot is aborted."""
+
+    snapshot: SnapshotId
+
+
+ToAgent: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete | StopAt
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where a stage's Spark checkpoint is, and how a takeover gets its own copy.
+"""Where a stage's Spark checkpoint is, what it says of the stage's channels, and how a takeover gets its own copy.
 
 A driver that has been given up may still be alive. Its Spark must never write into the directory that its successor's
 Spark reads, so a takeover continues in a new generation of directories, made of hard links: the files are immutable.
@@ -12,18 +12,31 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
+from strobe.hosts.spark import spark_checkpoint
 from strobe.hosts.spark.home import JobHome
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
+from strobe.store.manifest import NOTHING
 
-__all__ = ["adopt_checkpoints", "stage_checkpoint"]
+__all__ = ["adopt_checkpoints", "channel_positions", "stage_checkpoint"]
 
 
 def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
     number = home.memory.generation if generation is None else generation
     return home.path(home.layout.stage_checkpoint(uid, home.memory.timeline, number))
+
+
+def channel_positions(checkpoint: Path, batch: int, inputs: Iterable[NodeId]) -> dict[NodeId, int]:
+    """Where each input stood after `batch`, from Spark's own offset log. 0 is before the first row."""
+    positions = dict.fromkeys(inputs, 0)
+    if batch != NOTHING and positions:
+        for offset in spark_checkpoint.read_offsets(checkpoint, batch).sources:
+            if isinstance(offset, dict) and offset.get("channel") in positions:
+                positions[NodeId(offset["channel"])] = int(offset["version"])
+    return positions
 
 
 def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:

@@ -17,7 +17,7 @@ from strobe.hosts.spark.recording import Recorded, Recording
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.manifest import NOTHING, BlobRef, NodeRecord, Prepared
-from strobe.store.snapshots import SnapshotStore
+from strobe.store.session import Session
 
 __all__ = ["PartUploads"]
 
@@ -25,22 +25,17 @@ _log = logging.getLogger("strobe.uploads")
 
 
 class PartUploads:
-    """Uploads of all stages of a job. `open` before a snapshot is triggered, `close` when it is given up."""
+    """Uploads of all stages of a job. `session` is the one into which a snapshot's files go; Failed if it is over."""
 
-    def __init__(self, store: SnapshotStore, state_rows: Callable[[NodeId], int | None], threads: int = 2) -> None:
-        self._store = store
+    def __init__(
+        self,
+        session: Callable[[SnapshotId], Session],
+        state_rows: Callable[[NodeId], int | None],
+        threads: int = 2,
+    ) -> None:
+        self._session = session
         self._state_rows = state_rows
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
-
-    def open(self, snapshot: SnapshotId) -> None:
-        self._store.begin(snapshot)
-
-    def close(self, snapshot: SnapshotId) -> None:
-        """The snapshot is given up: what was stored for it alone goes."""
-        try:
-            self._store.session(snapshot).abort()
-        except Failed:
-            return  # it was over already
 
     def shutdown(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -73,7 +68,7 @@ class PartUploads:
             entry = spark_checkpoint.read_offsets(root, recording.batch)
             offsets, partitions = list(entry.sources), entry.partitions
             faults.point("snapshot.files-listed", stage.uid)
-            upload = self._store.session(recording.snapshot).put_files({str(name): root / name for name in names})
+            upload = self._session(recording.snapshot).put_files({str(name): root / name for name in names})
             files, bytes_new, bytes_total = dict(upload.files), upload.bytes_new, upload.bytes_total
         if stage.output is not None and recording.barrier is not None:
             stage.output.sync(recording.barrier)

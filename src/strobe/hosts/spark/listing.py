@@ -1,0 +1,54 @@
+"""The jobs of a home directory, seen from outside: what `strobe list` and the control API say of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from strobe.hosts.spark.home import is_live, read_runtime
+from strobe.model.errors import StrobeError
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import JobLayout
+from strobe.store.locate import jobs_in
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["JobSummary", "list_jobs", "summarise"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """`state` is the last that its driver said of itself, or "dead" for one that was killed and could not say so."""
+
+    job: str
+    state: str
+    live: bool
+    pid: int | None
+    started: str
+    error: str
+    incarnation: int | None
+    checkpoints: tuple[int, ...]
+
+
+def list_jobs(home: Path) -> tuple[JobSummary, ...]:
+    return tuple(summarise(home, job) for job in jobs_in(home))
+
+
+def summarise(home: Path, job: str) -> JobSummary:
+    try:
+        runtime = read_runtime(home, job) or {}
+    except StrobeError as error:
+        runtime = {"error": error.what}
+    live = is_live(home, job)
+    state = str(runtime.get("state", "unknown"))
+    if not live and state in ("starting", "running"):
+        state = "dead"
+    return JobSummary(
+        job=job,
+        state=state,
+        live=live,
+        pid=runtime.get("pid"),
+        started=str(runtime.get("started", "")),
+        error=str(runtime.get("error", "")),
+        incarnation=runtime.get("incarnation"),
+        checkpoints=tuple(SnapshotStore(FilesystemStore(home), JobLayout(job), job).list()),
+    )
