@@ -178,7 +178,7 @@ def test_any_body_of_a_data_or_ack_frame_is_read_or_the_peers_fault(body: bytes)
 # ── the handshake ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 KEY = b"k" * 32
-CLAIM = Claim("a", "a-b", Incarnation(3), "s", 17)
+CLAIM = Claim("a", "a-b", Incarnation(3), "s", False, 17)
 
 
 def body_of(data: bytes) -> bytes:

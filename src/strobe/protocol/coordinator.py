@@ -99,6 +99,11 @@ class Coordinator:
         """Snapshots under way, and whom each still waits for."""
         return {s: frozenset(p.waiting) for s, p in self._pending.items()}
 
+    def request_of(self, snapshot: SnapshotId) -> str | None:
+        """The request that a snapshot under way was started for; None if it is periodic, or over."""
+        pending = self._pending.get(snapshot)
+        return None if pending is None else pending.request
+
     @property
     def failures_in_a_row(self) -> int:
         return self._failures

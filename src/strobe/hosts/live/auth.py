@@ -37,12 +37,16 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the dialling side wants: to be `node`, and to go on with `session` on `channel` (empty: control)."""
+    """What the dialling side wants: to be `node`, and to go on with `session` on `channel` (empty: control).
+
+    `running` says whether its incarnation has started: then everyone was ready for it.
+    """
 
     node: str
     channel: str
     incarnation: Incarnation
     session: str
+    running: bool
     received: int
 
 

@@ -36,7 +36,7 @@ _SILENT_BEATS: Final = 3
 
 
 class Link:
-    """One end of a session. `receive` gets what comes, in order; `relieved` is called when congestion ends."""
+    """One end of a session. `receive` gets what comes, in order; `congestion` hears when it begins and when it ends."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Link:
         receive: Callable[[list[bytes]], None],
         *,
         session: Session | None = None,
-        relieved: Callable[[], None] | None = None,
+        congestion: Callable[[bool], None] | None = None,
         before_write: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self.session = session or Session()
         self.closed = False
         self._receive = receive
-        self._relieved = relieved
+        self._congestion = congestion
         self._before_write = before_write
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -81,6 +81,8 @@ class Link:
                 transport.write(data)
         if not self._was_congested and self.session.congested:
             self._was_congested = True
+            if self._congestion is not None:
+                self._congestion(True)
 
     def pause(self) -> None:
         """Take nothing more from the connection until `resume`: the peer will notice by the window."""
@@ -132,8 +134,8 @@ class Link:
         self.session.acknowledgement(body)
         if self._was_congested and not self.session.congested:
             self._was_congested = False
-            if self._relieved is not None:
-                self._relieved()
+            if self._congestion is not None:
+                self._congestion(False)
 
 
 class _Connection(asyncio.Protocol):
@@ -288,6 +290,7 @@ class Dialer:
         session: str = "",
         tls: ssl.SSLContext | None = None,
         max_frame: int = MAX_FRAME,
+        is_running: Callable[[], bool] | None = None,
         on_refused: Callable[[Refusal], None] | None = None,
         on_welcome: Callable[[Welcome], bool] | None = None,
         on_lost: Callable[[], None] | None = None,
@@ -300,13 +303,15 @@ class Dialer:
         self._claim = (node, channel, incarnation, session)
         self._tls = tls
         self._max_frame = max_frame
+        self._is_running = is_running
         self._on_refused = on_refused
         self._on_welcome = on_welcome
         self._on_lost = on_lost
         self._task = asyncio.get_running_loop().create_task(self._dial())
 
     def claim(self) -> Claim:
-        return Claim(*self._claim, self.link.session.received)
+        running = self._is_running is not None and self._is_running()
+        return Claim(*self._claim, running, self.link.session.received)
 
     def welcomed(self, welcome: Welcome) -> bool:
         return self._on_welcome is None or self._on_welcome(welcome)

@@ -1,0 +1,184 @@
+"""What the coordinator and the nodes say to each other, over a session of its own.
+
+A control item is a letter, and a message or a piece of a state. States travel in pieces ahead of the message that
+speaks of them (an order to a node, a part of a snapshot to the coordinator), so that no frame is large and a sender
+never needs more than one piece in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from strobe.model.errors import PeerFault
+from strobe.model.ids import SnapshotId
+
+__all__ = [
+    "PIECE", "AbortPart", "Control", "Decline", "Fault", "Figures", "FiguresAsked", "Finish", "Go", "IsReady",
+    "IsRefused", "IsRunning", "Order", "Part", "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState", "pack",
+    "piece", "pieces", "unpack",
+]  # fmt: skip
+
+PIECE: Final = 1 << 18
+_MESSAGE: Final = b"M"
+_PIECE: Final = b"S"
+
+
+class TimerState(msgspec.Struct, frozen=True):
+    """A timer that is set: it runs out in `remaining` seconds, and again every `period`."""
+
+    name: str
+    remaining: float
+    period: float | None
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+# ── to a node ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Order(_Message, frozen=True):
+    """Load this part of the snapshot; the pieces of its state came before. Snapshot 0 is the beginning."""
+
+    incarnation: int
+    timeline: int
+    snapshot: int
+    addresses: dict[str, tuple[str, int]]
+    sent: dict[str, int]
+    received: dict[str, int]
+    contents: dict[str, list[bytes]]
+    timers: list[TimerState]
+
+
+class Go(_Message, frozen=True):
+    incarnation: int
+
+
+class TakePart(_Message, frozen=True):
+    """Start the snapshot here."""
+
+    incarnation: int
+    snapshot: int
+
+
+class AbortPart(_Message, frozen=True):
+    incarnation: int
+    snapshot: int
+
+
+class SnapshotDone(_Message, frozen=True):
+    incarnation: int
+    snapshot: int
+
+
+class FiguresAsked(_Message, frozen=True):
+    pass
+
+
+class Finish(_Message, frozen=True):
+    """The process is to end."""
+
+
+# ── to the coordinator ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class IsReady(_Message, frozen=True):
+    incarnation: int
+
+
+class IsRefused(_Message, frozen=True):
+    incarnation: int
+    reason: str
+
+
+class IsRunning(_Message, frozen=True):
+    incarnation: int
+
+
+class Part(_Message, frozen=True):
+    """The node's part of a snapshot; the pieces of its state came before.
+
+    `sent` and `received` count the messages of each channel at the recording, since the beginning of the system.
+    """
+
+    incarnation: int
+    snapshot: int
+    state_bytes: int
+    sent: dict[str, int]
+    received: dict[str, int]
+    contents: dict[str, list[bytes]]
+    timers: list[TimerState]
+    step: int
+    gap_ms: float  # how long no handler could run
+    write_ms: float  # from the recording until the state was written
+    align_ms: float  # from the recording until the last channel was closed
+    forked: bool
+
+
+class Decline(_Message, frozen=True):
+    incarnation: int
+    snapshot: int
+    reason: str
+
+
+class SnapshotAsked(_Message, frozen=True):
+    """The process wants a snapshot that starts at this node."""
+
+    incarnation: int
+
+
+class Figures(_Message, frozen=True):
+    """Counts since the life began."""
+
+    incarnation: int
+    phase: str
+    sent: dict[str, int]
+    received: dict[str, int]
+    unacknowledged: dict[str, int]
+    queued: int
+    connected: dict[str, bool]
+
+
+class Fault(_Message, frozen=True):
+    """The node cannot go on, and ends."""
+
+    reason: str
+
+
+Control: TypeAlias = (
+    Order | Go | TakePart | AbortPart | SnapshotDone | FiguresAsked | Finish | IsReady | IsRefused | IsRunning | Part
+    | Decline | SnapshotAsked | Figures | Fault
+)  # fmt: skip
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final[msgspec.msgpack.Decoder[Control]] = msgspec.msgpack.Decoder(Control)
+
+
+def pack(message: Control) -> bytes:
+    return _MESSAGE + _encode(message)
+
+
+def piece(snapshot: SnapshotId, data: bytes) -> bytes:
+    return _PIECE + snapshot.to_bytes(8, "big") + data
+
+
+def pieces(snapshot: SnapshotId, state: bytes) -> Iterator[bytes]:
+    for start in range(0, len(state), PIECE):
+        yield piece(snapshot, state[start : start + PIECE])
+
+
+def unpack(item: bytes) -> Control | tuple[SnapshotId, bytes]:
+    """A message, or a piece of a state with the snapshot that it belongs to."""
+    head = item[:1]
+    if head == _PIECE and len(item) >= 9:
+        return SnapshotId(int.from_bytes(item[1:9], "big")), item[9:]
+    if head != _MESSAGE:
+        raise PeerFault(f"A control item of {len(item)} bytes is neither a message nor a piece of a state.")
+    try:
+        return _decoder.decode(memoryview(item)[1:])
+    except msgspec.DecodeError as error:
+        raise PeerFault(f"A control message cannot be read: {error}.") from None

@@ -1,0 +1,418 @@
+"""The coordinator of a live system: performs what the machines of `strobe.protocol` ask for.
+
+Two machines: `Coordinator` decides when snapshots start, are written, given up and disposed of; `RestoreCoordinator`
+brings a snapshot to life, which is also how a system starts (from snapshot 0, the beginning) and how it comes back when
+a node is lost. This module gives them time and words from the nodes, and performs their effects: control messages, the
+store, the durable memory. What blocks, runs in one thread, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from strobe import __version__
+from strobe.hosts.live import control
+from strobe.hosts.live.link import Address
+from strobe.hosts.live.memory import Memory
+from strobe.hosts.live.parts import COORDINATOR, PartWriter
+from strobe.hosts.live.peers import Peer, Reach
+from strobe.hosts.live.revival import BEGINNING, Revival
+from strobe.hosts.live.snapshots import Gathering, Loaded, NodePart, gathered, load, to_cut, write
+from strobe.hosts.live.topology import Topology
+from strobe.model.errors import Failed, StrobeError
+from strobe.model.events import Completed, Restarted
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol import coordination as snap
+from strobe.protocol import restoring as back
+from strobe.protocol.coordinator import Coordinator
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import SavepointLayout
+from strobe.store.manifest import Kind, Manifest
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["LiveCoordinator", "Request"]
+
+_log = logging.getLogger("strobe.live")
+
+
+@dataclass
+class Request:
+    """A snapshot that somebody asked for: where it starts (everywhere, if nowhere is named), where it goes."""
+
+    outcome: asyncio.Future[SnapshotId]
+    initiators: tuple[NodeId, ...] = ()
+    directory: Path | None = None
+
+
+class LiveCoordinator:
+    def __init__(
+        self,
+        topology: Topology,
+        store: SnapshotStore,
+        memory: Memory,
+        reach: Reach,
+        settings: snap.CoordinatorSettings,
+        *,
+        journal: Path | None = None,
+        restore_timeout: float = 30.0,
+        on_failed: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.topology = topology
+        self.graph = topology.graph
+        self.store = store
+        self.latest: Manifest | None = store.latest()
+        self.running = asyncio.Event()
+        self.aborted: dict[SnapshotId, str] = {}
+        self.figures: dict[NodeId, control.Figures] = {}
+        self.restores = 0
+        self._memory = memory
+        self._journal_directory = journal
+        self._journal: PartWriter | None = None
+        self._on_failed = on_failed
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "snapshots")
+        self._clock = time.monotonic()
+        self._peers = {node: Peer(node, self, reach) for node in self.graph.nodes}
+        self._gathering: dict[SnapshotId, Gathering] = {}
+        self._states: dict[tuple[NodeId, SnapshotId], bytearray] = {}
+        self._requests: dict[str, Request] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._figures_asked: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        newest = max((memory.now.snapshot, *store.list()), default=0)
+        # Everyone starts a snapshot of its own accord: markers then meet markers, and no node need be reachable.
+        self._snapshots = Coordinator(
+            dict.fromkeys(self.graph.nodes, ()), settings, next_snapshot=newest + 1, retained=store.list()
+        )
+        self._revival = Revival(self.graph, self._peers, memory, self, timeout_ms=int(restore_timeout * 1000))
+        self._feed(snap.Tick(self.now()))
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._revival.incarnation
+
+    @property
+    def pending(self) -> dict[SnapshotId, frozenset[NodeId]]:
+        return dict(self._snapshots.pending)
+
+    def present(self, node: NodeId) -> bool:
+        return self._peers[node].present
+
+    # ── what a host asks ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def reach(self, node: NodeId, address: Address) -> None:
+        """The node listens there."""
+        self._peers[node].dial(address)
+
+    def gone(self, node: NodeId, reason: str) -> None:
+        """The node's process has ended."""
+        self._peers[node].gone(reason)
+
+    async def start(self, loaded: Loaded = BEGINNING) -> None:
+        """Brings the snapshot to life as soon as all nodes are reached; returns when all run."""
+        self._request_restore(loaded)
+        await self.running.wait()
+
+    async def restore(self, snapshot: SnapshotId) -> None:
+        """The whole system goes back to this snapshot, with a new incarnation."""
+        loaded = await self._blocking(load, self.store, snapshot, self.graph)
+        await self.running.wait()
+        self._lose_snapshots("the system was restored")
+        self._request_restore(loaded)
+        await self.running.wait()
+
+    async def snapshot(
+        self, kind: Kind = Kind.CHECKPOINT, *, initiators: Iterable[NodeId] = (), directory: Path | None = None
+    ) -> SnapshotId:
+        """Takes a snapshot; returns when its manifest is durable, or raises Failed."""
+        outcome = self._request(kind, tuple(initiators), directory)
+        return await outcome
+
+    async def ask_figures(self, seconds: float = 2.0) -> dict[NodeId, control.Figures]:
+        """Fresh figures of the nodes that answer in time."""
+        self.figures.clear()
+        answered: asyncio.Future[None] = self._loop.create_future()
+        self._figures_asked.append(answered)
+        for peer in self._peers.values():
+            peer.say(control.FiguresAsked())
+        await asyncio.wait([answered], timeout=seconds)
+        self._figures_asked = [each for each in self._figures_asked if each is not answered]
+        return dict(self.figures)
+
+    async def finish(self) -> None:
+        """Tells every node to end, and lets go of everything. The last snapshot stays what it is."""
+        self.running.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        for peer in self._peers.values():
+            peer.say(control.Finish())
+        await asyncio.gather(*(peer.flushed(1.0) for peer in self._peers.values()))
+        for peer in self._peers.values():
+            peer.close()
+        await self._loop.run_in_executor(None, self._thread.shutdown)
+        for request in list(self._requests):
+            self._reply(request, None, "the system was stopped")
+        for gathering in self._gathering.values():
+            gathering.session.abort()
+        if self._journal is not None:
+            self._journal.close()
+
+    # ── what nodes say ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def peer_state(self, node: NodeId, snapshot: SnapshotId, piece: bytes) -> None:
+        if snapshot in self._gathering:
+            self._states.setdefault((node, snapshot), bytearray()).extend(piece)
+
+    def peer_said(self, node: NodeId, message: control.Control) -> None:
+        if isinstance(message, control.Part):
+            self._part(node, message)
+        elif isinstance(message, control.Decline):
+            self._feed(
+                snap.DeclinedBy(
+                    SnapshotId(message.snapshot), node, Incarnation(message.incarnation), message.reason.rstrip(".")
+                )
+            )
+        elif isinstance(message, control.SnapshotAsked):
+            if message.incarnation == self.incarnation and self.running.is_set():
+                self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(_ignore)
+        elif isinstance(message, control.IsReady):
+            self._revival.feed(back.Ready(node, Incarnation(message.incarnation)))
+        elif isinstance(message, control.IsRefused):
+            self._revival.feed(back.Refused(node, Incarnation(message.incarnation), message.reason))
+        elif isinstance(message, control.IsRunning):
+            self._revival.feed(back.Running(node, Incarnation(message.incarnation)))
+        elif isinstance(message, control.Figures):
+            self.figures[node] = message
+            if len(self.figures) == sum(peer.present for peer in self._peers.values()):
+                for waiting in self._figures_asked:
+                    if not waiting.done():
+                        waiting.set_result(None)
+        elif isinstance(message, control.Fault):
+            _log.error("Node %s: %s", node, message.reason)
+
+    def peer_lost(self, node: NodeId, reason: str) -> None:
+        _log.warning("Node %s is lost: %s", node, reason)
+        was_running = self.running.is_set()
+        self.running.clear()
+        self._feed(snap.NodeLost(node, reason))
+        self._revival.lost(node, reason)
+        if was_running and not self._revival.underway:
+            self._lose_snapshots(f"{node} was lost: {reason}")
+            self._revival.underway = True
+            self._spawn(self._go_back())
+
+    def peer_back(self, node: NodeId) -> None:
+        self._revival.back(node)
+
+    async def _go_back(self) -> None:
+        """To the last complete snapshot, or to the beginning if there is none."""
+        try:
+            newest = self.store.list()
+            loaded = await self._blocking(load, self.store, newest[-1], self.graph) if newest else BEGINNING
+        except StrobeError as error:
+            self.fail(str(error))
+            return
+        self._request_restore(loaded)
+
+    def _part(self, node: NodeId, part: control.Part) -> None:
+        snapshot, incarnation = SnapshotId(part.snapshot), Incarnation(part.incarnation)
+        state = bytes(self._states.pop((node, snapshot), b""))
+        gathering = self._gathering.get(snapshot)
+        if gathering is None or gathering.incarnation != incarnation:
+            return
+        if len(state) != part.state_bytes:
+            self._feed(snap.DeclinedBy(snapshot, node, incarnation, "its state did not come whole"))
+            return
+        gathering.parts[node] = NodePart(part, state)
+        self._feed(snap.Acknowledged(snapshot, node, incarnation))
+
+    # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _request(
+        self, kind: Kind, initiators: tuple[NodeId, ...], directory: Path | None
+    ) -> asyncio.Future[SnapshotId]:
+        if initiators:
+            self.graph.check_reachable(initiators)
+        request = Request(self._loop.create_future(), initiators, directory)
+        name = f"r{id(request)}"
+        self._requests[name] = request
+        self._feed(snap.TriggerRequested(name, snap.Kind(kind.value)))
+        return request.outcome
+
+    def _feed(self, input: snap.CoordinatorInput) -> None:
+        for each in (snap.Tick(self.now()), input):
+            for effect in self._snapshots.step(each):
+                self._perform(effect)
+
+    def _perform(self, effect: snap.CoordinatorEffect) -> None:
+        if isinstance(effect, snap.Trigger):
+            self._trigger(effect)
+        elif isinstance(effect, snap.WriteManifest):
+            self._spawn(self._write(self._gathering[effect.snapshot]))
+        elif isinstance(effect, snap.AnnounceComplete):
+            self._tell_all(control.SnapshotDone(self.incarnation, effect.snapshot))
+        elif isinstance(effect, snap.AnnounceAbort):
+            _log.warning("Snapshot %s is given up: %s", effect.snapshot, effect.reason)
+            self.aborted[effect.snapshot] = effect.reason
+            self._drop(effect.snapshot)
+            self._tell_all(control.AbortPart(self.incarnation, effect.snapshot))
+        elif isinstance(effect, snap.Dispose):
+            self._spawn(self._dispose(effect.snapshot))
+        elif isinstance(effect, snap.Reply):
+            self._reply(effect.request, effect.snapshot, effect.failure)
+        elif isinstance(effect, snap.FailJob):
+            self.fail(effect.reason)
+        else:
+            self.wake("snapshots", effect.at, lambda: self._feed(snap.Tick(self.now())))
+
+    def _trigger(self, trigger: snap.Trigger) -> None:
+        name = self._snapshots.request_of(trigger.snapshot)
+        request = self._requests.get(name) if name is not None else None
+        store = self.store
+        if trigger.kind is snap.Kind.SAVEPOINT:
+            where = self._savepoint_directory(trigger.snapshot, request)
+            store = SnapshotStore(FilesystemStore(where), SavepointLayout("", trigger.snapshot), self.store.job)
+        else:
+            where = None
+        self._memory.reserve(SnapshotId((trigger.snapshot + 99) // 100 * 100))
+        self._gathering[trigger.snapshot] = Gathering(
+            trigger.snapshot,
+            Kind(trigger.kind.value),
+            self.incarnation,
+            self._revival.timeline,
+            _utc(),
+            store.begin(trigger.snapshot),
+            where,
+        )
+        initiators = request.initiators if request is not None and request.initiators else trigger.nodes
+        for node in initiators:
+            self._peers[node].say(control.TakePart(self.incarnation, trigger.snapshot))
+
+    def _savepoint_directory(self, snapshot: SnapshotId, request: Request | None) -> Path:
+        if request is not None and request.directory is not None:
+            return request.directory.absolute()
+        objects = self.store.objects
+        return Path(objects.describe(self.store.layout.savepoint(snapshot)))  # type: ignore[attr-defined]
+
+    async def _write(self, gathering: Gathering) -> None:
+        args = (
+            gathering,
+            self.graph,
+            self.store.job,
+            self.topology.protocol,
+            _utc(),
+            self.latest,
+            f"strobe {__version__}",
+        )
+        try:
+            manifest: Manifest = await self._blocking(write, *args)
+        except (StrobeError, OSError) as error:
+            self._drop(gathering.snapshot)
+            self._feed(snap.ManifestFailed(gathering.snapshot, str(error)))
+            return
+        self._gathering.pop(gathering.snapshot, None)
+        if gathering.kind is Kind.CHECKPOINT:
+            self.latest = manifest
+        if self._journal is not None:
+            self._journal.write(Completed(to_cut(gathered(gathering), self.graph)))
+            self._journal.flush()
+        self._feed(snap.ManifestWritten(gathering.snapshot))
+
+    async def _dispose(self, snapshot: SnapshotId) -> None:
+        try:
+            await self._blocking(self.store.dispose, snapshot)
+        except StrobeError as error:
+            _log.warning("Snapshot %s could not be disposed of: %s", snapshot, error)
+
+    def _drop(self, snapshot: SnapshotId) -> None:
+        gathering = self._gathering.pop(snapshot, None)
+        if gathering is not None:
+            self._spawn(self._blocking(gathering.session.abort))
+        for key in [key for key in self._states if key[1] == snapshot]:
+            del self._states[key]
+
+    def _lose_snapshots(self, reason: str) -> None:
+        """A life ends: what it had begun to record is over."""
+        for snapshot in list(self._snapshots.pending):
+            self._feed(snap.AbortRequested(snapshot, reason))
+
+    def _reply(self, name: str, snapshot: SnapshotId | None, failure: str | None) -> None:
+        request = self._requests.pop(name, None)
+        if request is None or request.outcome.done():
+            return
+        if failure is None and snapshot is not None:
+            request.outcome.set_result(snapshot)
+            return
+        request.outcome.set_exception(
+            Failed(
+                f"Snapshot {'' if snapshot is None else f'{snapshot} '}was not taken: {failure}.",
+                untouched="The system runs on; earlier snapshots are untouched.",
+                next="Ask again.",
+            )
+        )
+
+    # ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _request_restore(self, loaded: Loaded) -> None:
+        self.running.clear()
+        self._revival.request(loaded)
+
+    def restored(self, restored: back.Restored, loaded: Loaded) -> None:
+        self.restores += 1
+        if self._journal_directory is not None:
+            if self._journal is not None:
+                self._journal.close()
+            self._journal = PartWriter(self._journal_directory, COORDINATOR, restored.incarnation)
+            if restored.snapshot or restored.incarnation > 1:
+                self._journal.write(Restarted(restored.incarnation, to_cut(loaded, self.graph)))
+            self._journal.flush()
+        for node in self.graph.nodes:
+            self._feed(snap.NodeReady(node, restored.incarnation))
+        _log.info("Incarnation %s runs, from snapshot %s.", restored.incarnation, restored.snapshot)
+        self.running.set()
+
+    # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tell_all(self, message: control.Control) -> None:
+        for peer in self._peers.values():
+            peer.say(message)
+
+    def fail(self, reason: str) -> None:
+        _log.error("System %s fails: %s", self.topology.name, reason)
+        self.running.clear()
+        self._on_failed(reason)
+
+    def now(self) -> int:
+        return int((time.monotonic() - self._clock) * 1000)
+
+    def wake(self, what: str, at: int, do: Callable[[], None]) -> None:
+        if what in self._timers:
+            self._timers[what].cancel()
+        self._timers[what] = self._loop.call_later(max(0, at - self.now()) / 1000 + 0.001, do)
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _blocking(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._loop.run_in_executor(self._thread, function, *args)
+
+
+def _ignore(outcome: asyncio.Future[SnapshotId]) -> None:
+    """A node's own request has nobody who waits for its outcome; the log has it."""
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+def _utc() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

@@ -1,0 +1,139 @@
+"""`python -m strobe.hosts.live.main`: one node, as an operating-system process.
+
+The first line of standard input says which one, as JSON; the first line of standard output answers with the port. The
+node ends when it is told to, when a handler fails, or when standard input closes: then whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strobe.hosts.live.capture import LARGE
+from strobe.hosts.live.framing import MAX_FRAME, check_limit
+from strobe.hosts.live.node import Node, NodeConfig
+from strobe.hosts.live.session import WINDOW
+from strobe.hosts.live.tls import Tls
+from strobe.hosts.live.topology import Topology, load_class, parse_address
+from strobe.model.errors import StrobeError
+from strobe.model.graph import graph_from_json, graph_to_json
+from strobe.model.ids import NodeId
+
+__all__ = ["NodeOptions", "main", "node_config", "run_node"]
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """What all nodes of a system have in common."""
+
+    key: bytes
+    journal: Path | None = None
+    fork_above: int = LARGE
+    window: int = WINDOW
+    max_frame: int = MAX_FRAME
+    tls: Tls | None = None
+    path: tuple[str, ...] = field(default_factory=tuple)  # where modules are looked for, first
+
+    def to_json(self, topology: Topology, name: str) -> dict[str, Any]:
+        spec = topology.spec(name)
+        return {
+            "name": name,
+            "class": spec.path,
+            "params": dict(spec.params),
+            "address": spec.address,
+            "graph": graph_to_json(topology.graph),
+            "protocol": topology.protocol,
+            "key": self.key.hex(),
+            "journal": None if self.journal is None else str(self.journal),
+            "fork_above": self.fork_above,
+            "window": self.window,
+            "max_frame": self.max_frame,
+            "tls": None if self.tls is None else self.tls.to_json(),
+            "path": list(self.path),
+        }
+
+
+def node_config(value: dict[str, Any]) -> NodeConfig:
+    for entry in reversed(value["path"]):
+        if entry not in sys.path:
+            sys.path.insert(0, entry)
+    name = value["name"]
+    tls = None if value["tls"] is None else Tls(**value["tls"])
+    return NodeConfig(
+        name=NodeId(name),
+        cls=load_class(value["class"], name),
+        params=value["params"],
+        graph=graph_from_json(value["graph"]),
+        key=bytes.fromhex(value["key"]),
+        address=parse_address(value["address"], name),
+        protocol=value["protocol"],
+        journal=None if value["journal"] is None else Path(value["journal"]),
+        fork_above=value["fork_above"],
+        window=value["window"],
+        max_frame=check_limit(value["max_frame"]),
+        listen_tls=None if tls is None else tls.accepting(),
+        dial_tls=None if tls is None else tls.dialling(),
+    )
+
+
+async def run_node(config: NodeConfig, ready: Any = None) -> None:
+    """Runs the node until it ends. `ready` is called with its address."""
+    node = Node(config)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(
+        lambda _, context: node.failed(context.get("exception") or RuntimeError(context["message"]))
+    )
+    address = await node.listen()
+    if ready is not None:
+        ready(address)
+    try:
+        await node.ended
+    finally:
+        node.close()
+        await asyncio.sleep(0)
+
+
+def main() -> int:
+    line = sys.stdin.buffer.readline()
+    value = json.loads(line)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {value['name']} %(levelname)s %(message)s"
+    )
+
+    async def run() -> None:
+        config = node_config(value)
+
+        def ready(address: tuple[str, int]) -> None:
+            print(json.dumps({"host": address[0], "port": address[1]}), flush=True)
+            gc.collect()
+            gc.freeze()
+            os.set_blocking(0, False)
+            with contextlib.suppress(PermissionError):  # a file: nobody can close that
+                asyncio.get_running_loop().add_reader(0, _parent_gone)
+
+        await run_node(config, ready)
+
+    try:
+        asyncio.run(run())
+    except StrobeError as error:
+        print(json.dumps({"error": str(error), "exit": error.exit_code}), flush=True)
+        return error.exit_code
+    return 0
+
+
+def _parent_gone() -> None:
+    with contextlib.suppress(BlockingIOError):
+        if not os.read(0, 4096):
+            os._exit(3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What a live system remembers between starts: the two numbers that order time, and the highest snapshot id.
+
+One coordinator at a time runs a system: it holds the job's lock, which the kernel lets go of when it dies. A number is
+taken by making it durable first; who finds a higher one there has been superseded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from strobe.model.errors import Damaged, Failed, Fenced, Misuse
+from strobe.model.ids import Incarnation, SnapshotId, Timeline
+from strobe.store.layout import JobLayout
+
+__all__ = ["Memory", "Remembered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    incarnation: Incarnation = Incarnation(0)  # noqa: RUF009
+    timeline: Timeline = Timeline(0)  # noqa: RUF009
+    snapshot: SnapshotId = SnapshotId(0)  # noqa: RUF009
+    generation: int = 0
+
+
+class Memory:
+    def __init__(self, home: Path, job: str) -> None:
+        self._layout = JobLayout(job)
+        self._root = home.absolute()
+        self._path = self._root / self._layout.incarnation
+        self._job = job
+        self._lock = -1
+        self.now = Remembered()
+
+    def open(self) -> None:
+        """Takes the lock, or Misuse if somebody runs the system."""
+        lock = self._root / self._layout.lock
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise Misuse(
+                f"System {self._job} runs already in {self._root}.",
+                untouched="Nothing was started.",
+                next="Stop it first, or choose another home.",
+            ) from None
+        except OSError as error:
+            raise Failed(
+                f"The home directory {self._root} cannot be used: {error.strerror or error}.",
+                untouched="Nothing was started.",
+                next="Choose another, or make it writable.",
+            ) from error
+        self.now = self._read()
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def claim(self, incarnation: Incarnation, timeline: Timeline) -> None:
+        """Durable when it returns; `Fenced` if a higher incarnation has been claimed."""
+        there = self._read()
+        if there.incarnation >= incarnation:
+            raise Fenced(f"Incarnation {there.incarnation} of {self._job} has been claimed by another coordinator.")
+        self._write(replace(self.now, incarnation=incarnation, timeline=timeline))
+
+    def reserve(self, snapshot: SnapshotId) -> None:
+        """Ids up to this one are taken."""
+        if snapshot > self.now.snapshot:
+            self._write(replace(self.now, snapshot=snapshot))
+
+    def _read(self) -> Remembered:
+        try:
+            value = json.loads(self._path.read_bytes())
+            return Remembered(
+                Incarnation(int(value["incarnation"])),
+                Timeline(int(value["timeline"])),
+                SnapshotId(int(value["snapshot"])),
+                int(value.get("generation", 0)),
+            )
+        except FileNotFoundError:
+            return Remembered()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Damaged(
+                f"{self._path} cannot be read: {error}.",
+                untouched="Nothing was started.",
+                next="Put back a copy of it; it must not be lower than what was claimed before.",
+            ) from error
+
+    def _write(self, value: Remembered) -> None:
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            with temporary.open("wb") as file:
+                file.write(json.dumps(asdict(value)).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise Failed(f"{self._path} could not be written: {error.strerror}.") from error
+        self.now = value

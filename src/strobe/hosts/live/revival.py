@@ -1,0 +1,128 @@
+"""Bringing a snapshot to life: the host's side of `strobe.protocol.restore.RestoreCoordinator`.
+
+An incarnation is durable before the first order leaves. An order carries the node's own part of the snapshot: its
+state, the contents of its input channels, where its channels' counts stand, its timers, and where its peers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from strobe.hosts.live import control
+from strobe.hosts.live.memory import Memory
+from strobe.hosts.live.peers import Peer
+from strobe.hosts.live.snapshots import Loaded
+from strobe.model.errors import Fenced
+from strobe.model.graph import Graph
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.protocol.coordination import NodeLost, Tick
+from strobe.protocol.restore import RestoreCoordinator
+from strobe.protocol.restoring import (
+    ClaimIncarnation,
+    NodeReturned,
+    RestoreCoordinatorInput,
+    Restored,
+    RestoreFailed,
+    RestoreOrder,
+    RestoreRequested,
+    StandDown,
+    Start,
+    ToNode,
+)
+
+__all__ = ["BEGINNING", "Revival", "RevivalOwner"]
+
+BEGINNING = Loaded(SnapshotId(0))
+
+
+class RevivalOwner(Protocol):
+    def now(self) -> int: ...
+
+    def wake(self, what: str, at: int, do: Callable[[], None]) -> None: ...
+
+    def restored(self, restored: Restored, loaded: Loaded) -> None: ...
+
+    def fail(self, reason: str) -> None: ...
+
+
+class Revival:
+    def __init__(
+        self, graph: Graph, peers: Mapping[NodeId, Peer], memory: Memory, owner: RevivalOwner, *, timeout_ms: int
+    ) -> None:
+        self.underway = False
+        self._graph = graph
+        self._peers = peers
+        self._memory = memory
+        self._owner = owner
+        self._loaded = BEGINNING
+        self._machine = RestoreCoordinator(
+            graph.nodes,
+            incarnation=memory.now.incarnation,
+            timeline=memory.now.timeline,
+            timeout=timeout_ms,
+        )
+        for node in graph.nodes:
+            self.lost(node, "it has not been reached yet")
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._machine.incarnation
+
+    @property
+    def timeline(self) -> Timeline:
+        return self._machine.timeline
+
+    def request(self, loaded: Loaded) -> None:
+        """As soon as no node is missing."""
+        self._loaded = loaded
+        self.underway = True
+        self.feed(RestoreRequested(loaded.snapshot))
+
+    def lost(self, node: NodeId, reason: str) -> None:
+        self.feed(NodeLost(node, reason))
+
+    def back(self, node: NodeId) -> None:
+        self.feed(NodeReturned(node))
+
+    def feed(self, input: RestoreCoordinatorInput) -> None:
+        for each in (Tick(self._owner.now()), input):
+            for effect in self._machine.step(each):
+                if isinstance(effect, ClaimIncarnation):
+                    try:
+                        self._memory.claim(effect.incarnation, effect.timeline)
+                    except Fenced as error:
+                        self._owner.fail(str(error))
+                        return
+                elif isinstance(effect, ToNode):
+                    self._order(self._peers[effect.node], effect.message)
+                elif isinstance(effect, Restored):
+                    self.underway = False
+                    self._owner.restored(effect, self._loaded)
+                elif isinstance(effect, RestoreFailed):
+                    self._owner.fail(f"snapshot {effect.snapshot} could not be brought to life: {effect.reason}")
+                elif isinstance(effect, StandDown):
+                    self._owner.fail(f"incarnation {effect.newer} has taken over")
+                else:
+                    self._owner.wake("restore", effect.at, lambda: self.feed(Tick(self._owner.now())))
+
+    def _order(self, peer: Peer, message: RestoreOrder | Start) -> None:
+        if isinstance(message, Start):
+            peer.say(control.Go(message.incarnation))
+            return
+        loaded, node = self._loaded, peer.node
+        inputs = self._graph.inputs(node)
+        if loaded.snapshot:
+            peer.say_state(loaded.snapshot, loaded.states[node])
+        peer.say(
+            control.Order(
+                incarnation=message.incarnation,
+                timeline=message.timeline,
+                snapshot=message.snapshot,
+                addresses={str(n): p.address for n, p in self._peers.items() if p.address is not None},
+                sent={str(c): loaded.sent.get(c, 0) for c in self._graph.outputs(node)},
+                received={str(c): loaded.received.get(c, 0) for c in inputs},
+                contents={str(c): loaded.contents.get(c, []) for c in inputs},
+                timers=loaded.timers.get(node, []),
+            )
+        )

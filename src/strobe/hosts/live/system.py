@@ -1,0 +1,337 @@
+"""A live system: its coordinator, its nodes as processes, and what happens when one dies.
+
+    async with System(topology, home=Path(".strobe")) as system:
+        snapshot = await system.snapshot()
+
+Nodes at an address of this machine (or without one) are started here and started again when they end; nodes elsewhere
+are started there, and waited for. Whenever one is lost, the whole system goes back to its last complete snapshot, with
+a new incarnation. A node that keeps dying ends the system: a handler that fails on its state will fail again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from strobe.hosts.live.auth import check_key
+from strobe.hosts.live.control import Figures
+from strobe.hosts.live.coordinator import LiveCoordinator
+from strobe.hosts.live.main import NodeOptions
+from strobe.hosts.live.memory import Memory
+from strobe.hosts.live.peers import Reach
+from strobe.hosts.live.revival import BEGINNING
+from strobe.hosts.live.snapshots import Loaded, load
+from strobe.hosts.live.topology import Topology, load_class, parse_address
+from strobe.model.errors import Failed, Misuse
+from strobe.model.ids import NodeId, SnapshotId
+from strobe.protocol.coordination import CoordinatorSettings
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import JobLayout
+from strobe.store.locate import locate
+from strobe.store.manifest import Kind
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["Status", "System"]
+
+_log = logging.getLogger("strobe.live")
+
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Status:
+    """The system at one moment."""
+
+    name: str
+    running: bool
+    incarnation: int
+    restores: int
+    snapshots: tuple[SnapshotId, ...]
+    pending: dict[SnapshotId, frozenset[NodeId]]
+    aborted: dict[SnapshotId, str]
+    nodes: dict[NodeId, Figures]
+    processes: dict[NodeId, int]
+
+
+class System:
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        home: Path = Path(".strobe"),
+        settings: CoordinatorSettings | None = None,
+        options: NodeOptions | None = None,
+        restore: str | None = None,
+        journal: bool = False,
+        max_restarts: int = 5,
+        restart_window: float = 30.0,
+        lost_after: float = 5.0,
+    ) -> None:
+        """`restore` names a snapshot as `strobe inspect` takes it; without it the system goes on from its own last one,
+        or begins. `max_restarts` within `restart_window` seconds are the most that a node may need."""
+        self.topology = topology
+        self.home = home.absolute()
+        self.failed: asyncio.Future[str] | None = None
+        self._settings = settings or CoordinatorSettings(timeout=60_000, tolerable_failures=10, retained=3)
+        self._options = options
+        self._restore_name = restore
+        self._journal = self.home / JobLayout(topology.name).root / "journal" if journal else None
+        self._max_restarts = max_restarts
+        self._restart_window = restart_window
+        self._lost_after = lost_after
+        self._memory = Memory(self.home, topology.name)
+        self._coordinator: LiveCoordinator | None = None
+        self._processes: dict[NodeId, asyncio.subprocess.Process] = {}
+        self._watchers: dict[NodeId, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    # ── start and end ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Returns when every node runs; raises, with nothing left running, if that cannot be."""
+        for spec in self.topology.nodes:
+            if spec.name in self.local:
+                load_class(spec.path, spec.name)  # a class that cannot be found is said here, not by a process
+        self.failed = asyncio.get_running_loop().create_future()
+        self._memory.open()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        options = self._node_options()
+        store = SnapshotStore(FilesystemStore(self.home), JobLayout(self.topology.name), self.topology.name)
+        loaded = await asyncio.to_thread(self._first, store)
+        await asyncio.to_thread(store.sweep)
+        reach = Reach(
+            options.key,
+            max_frame=options.max_frame,
+            lost_after=self._lost_after,
+            tls=None if options.tls is None else options.tls.dialling(),
+        )
+        self._coordinator = LiveCoordinator(
+            self.topology, store, self._memory, reach, self._settings, journal=self._journal, on_failed=self._fail
+        )
+        starting = [self._launch(spec.name, options) for spec in self.topology.nodes if spec.name in self.local]
+        await asyncio.gather(*starting)
+        for spec in self.topology.nodes:
+            if spec.name not in self.local:
+                self._coordinator.reach(spec.name, parse_address(spec.address, spec.name))
+        await self._or_failure(self._coordinator.start(loaded))
+
+    async def stop(self) -> None:
+        """Ends every node. The state since the last snapshot is given up: take one first to keep it."""
+        self._stopping = True
+        if self._coordinator is not None:
+            await self._coordinator.finish()
+        for process in self._processes.values():
+            if process.stdin is not None:
+                process.stdin.close()
+        for node, process in self._processes.items():
+            try:
+                await asyncio.wait_for(process.wait(), 5)
+            except TimeoutError:
+                _log.warning("Node %s did not end by itself.", node)
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        for watcher in self._watchers.values():
+            watcher.cancel()
+        await asyncio.gather(*self._watchers.values(), return_exceptions=True)
+        self._memory.close()
+
+    async def __aenter__(self) -> System:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # ── what people ask ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def local(self) -> frozenset[NodeId]:
+        """The nodes that are started here."""
+        return frozenset(n.name for n in self.topology.nodes if parse_address(n.address, n.name)[0] in _LOCAL)
+
+    @property
+    def store(self) -> SnapshotStore:
+        return self._running().store
+
+    @property
+    def incarnation(self) -> int:
+        return self._running().incarnation
+
+    @property
+    def journal(self) -> Path | None:
+        """Where the parts of the journal are; `strobe.hosts.live.merge` puts them together."""
+        return self._journal
+
+    async def snapshot(
+        self, kind: Kind = Kind.CHECKPOINT, *, initiators: Iterable[str] = (), directory: Path | None = None
+    ) -> SnapshotId:
+        """Takes a snapshot, started by `initiators` (everyone, if none are named). A savepoint goes to `directory`."""
+        names = tuple(self.topology.spec(name).name for name in initiators)
+        taking = self._running().snapshot(kind, initiators=names, directory=directory)
+        return await self._or_failure(taking)  # type: ignore[no-any-return]
+
+    async def restore(self, snapshot: SnapshotId) -> None:
+        """The whole system goes back to this snapshot."""
+        await self._or_failure(self._running().restore(snapshot))
+
+    async def running(self) -> None:
+        """Returns when every node runs: after a node was lost, when the system is back."""
+        await self._or_failure(self._running().running.wait())
+
+    async def incarnation_after(self, incarnation: int) -> int:
+        """Waits until a later incarnation than this one runs, and returns it."""
+        coordinator = self._running()
+        while coordinator.incarnation <= incarnation or not coordinator.running.is_set():
+            await self._or_failure(asyncio.sleep(0.01))
+        return coordinator.incarnation
+
+    async def status(self) -> Status:
+        coordinator = self._running()
+        figures = await coordinator.ask_figures()
+        return Status(
+            self.topology.name,
+            coordinator.running.is_set(),
+            coordinator.incarnation,
+            coordinator.restores,
+            coordinator.store.list(),
+            coordinator.pending,
+            dict(coordinator.aborted),
+            figures,
+            {node: process.pid for node, process in self._processes.items()},
+        )
+
+    def kill(self, node: str, sig: signal.Signals = signal.SIGKILL) -> None:
+        """For trying what happens: ends the node's process the hard way."""
+        name = self.topology.spec(node).name
+        if name not in self._processes:
+            raise Misuse(f"Node {node} was not started here.", next="Kill it where it runs.")
+        self._processes[name].send_signal(sig)
+
+    # ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _launch(self, node: NodeId, options: NodeOptions) -> None:
+        process, answer = await self._spawn(node, options)
+        if "error" in answer:
+            raise (Misuse if answer.get("exit") == 2 else Failed)(
+                str(answer["error"]), untouched="Nothing was started."
+            )
+        self._watchers[node] = asyncio.get_running_loop().create_task(self._watch(node, process, options))
+        self._running().reach(node, (str(answer["host"]), int(answer["port"])))
+
+    async def _spawn(self, node: NodeId, options: NodeOptions) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "strobe.hosts.live.main",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # what the terminal sends, such as an interrupt, is for the system to act upon
+        )
+        self._processes[node] = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(options.to_json(self.topology, node)).encode() + b"\n")
+        line = await process.stdout.readline()
+        if not line:
+            return process, {"error": f"Node {node} ended with {await process.wait()} before it listened."}
+        return process, json.loads(line)
+
+    async def _watch(self, node: NodeId, process: asyncio.subprocess.Process, options: NodeOptions) -> None:
+        ends: deque[float] = deque(maxlen=self._max_restarts + 1)
+        loop = asyncio.get_running_loop()
+        while True:
+            code = await process.wait()
+            if self._stopping:
+                return
+            ends.append(loop.time())
+            reason = f"its process ended with {code}" if code >= 0 else f"its process was ended by {_signal(-code)}"
+            self._running().gone(node, reason)
+            if len(ends) > self._max_restarts and ends[-1] - ends[0] < self._restart_window:
+                self._fail(f"node {node} ended {len(ends)} times within {self._restart_window:g} s: {reason}")
+                return
+            process, answer = await self._spawn(node, options)
+            if "error" in answer:
+                self._fail(str(answer["error"]))
+                return
+            self._running().reach(node, (str(answer["host"]), int(answer["port"])))
+
+    # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _first(self, store: SnapshotStore) -> Loaded:
+        """What to start from."""
+        if self._restore_name is not None:
+            found = locate(self._restore_name, self.home)
+            return load(found.store, found.snapshot, self.topology.graph)
+        there = store.list()
+        return load(store, there[-1], self.topology.graph) if there else BEGINNING
+
+    def _node_options(self) -> NodeOptions:
+        key_file = self.topology.key_file
+        options = self._options
+        if options is None:
+            key = secrets.token_bytes(32) if key_file is None else _read_key(key_file)
+            options = NodeOptions(key)
+        check_key(options.key)
+        path = options.path or tuple(os.path.abspath(entry) for entry in (sys.path[0] or ".", "."))
+        return replace(options, journal=self._journal or options.journal, path=path)
+
+    def _running(self) -> LiveCoordinator:
+        if self._coordinator is None:
+            raise Misuse(f"System {self.topology.name} has not been started.")
+        return self._coordinator
+
+    def _fail(self, reason: str) -> None:
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(reason)
+
+    async def _or_failure(self, work: Any) -> Any:
+        """The outcome of `work`, unless the system fails first."""
+        assert self.failed is not None
+        task = asyncio.ensure_future(work)
+        await asyncio.wait([task, self.failed], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        raise Failed(
+            f"System {self.topology.name} failed: {self.failed.result().rstrip('.')}.",
+            untouched="Its snapshots are untouched.",
+            next="Start it again: it goes on from the last one.",
+        )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _read_key(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes().strip()
+    except OSError as error:
+        raise Misuse(
+            f"The key {file} cannot be read: {error.strerror}.",
+            next="Make one: python -c 'import secrets; print(secrets.token_hex(32))' > cluster.key",
+        ) from error
