@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -67,3 +68,23 @@ def java_problem() -> str | None:
         return str(error)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return None
+
+
+@pytest.fixture(scope="session")
+def s3_server_endpoint() -> Iterator[str]:
+    """A real S3 API on loopback, for the whole run."""
+    from tests.s3_server import s3_server
+
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3_url(s3_server_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty place in a bucket, and an environment that leads to it."""
+    from tests.s3_server import CREDENTIALS, make_bucket
+
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_server_endpoint}.items():
+        monkeypatch.setenv(name, value)
+    make_bucket(s3_server_endpoint, "snapshots")
+    return f"s3://snapshots/{os.urandom(6).hex()}"

@@ -53,6 +53,7 @@ RESERVED = (
         frozenset({"hosts/spark"}),
         "only hosts/spark knows Spark and Delta",
     ),
+    Reserved(frozenset({"obstore"}), frozenset({"store"}), "only the store talks to object stores"),
     Reserved(
         frozenset({
             "socket", "socketserver", "ssl", "select", "selectors", "asyncio", "http.server", "http.client",

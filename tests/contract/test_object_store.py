@@ -13,16 +13,23 @@ from strobe.model.errors import Misuse
 from strobe.store.base import Absent, AlreadyThere, ObjectStore, Written
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.memory import MemoryStore
+from strobe.store.s3 import S3Store
 
-STORES: dict[str, Callable[[Path], ObjectStore]] = {
-    "memory": lambda tmp: MemoryStore(),
-    "filesystem": lambda tmp: FilesystemStore(tmp / "home"),
-}
+STORES = ("memory", "filesystem", "s3")
+
+
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """The store that the fixture's parameter names, empty."""
+    if request.param == "memory":
+        return MemoryStore()
+    if request.param == "filesystem":
+        return FilesystemStore(tmp_path / "home")
+    return S3Store(request.getfixturevalue("s3_url"))
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return STORES[request.param](tmp_path)
+    return open_store(request, tmp_path)
 
 
 def key_for(sha256: str) -> str:
@@ -53,9 +60,9 @@ def test_a_put_replaces(store: ObjectStore) -> None:
     assert store.get("k") == b"new"
 
 
-@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3_000_000])
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3_000_000, 9_000_000])
 def test_a_file_is_put_whole(store: ObjectStore, tmp_path: Path, size: int) -> None:
-    content = bytes(i * 31 % 251 for i in range(1000)) * 3000
+    content = bytes(i * 31 % 251 for i in range(1000)) * 9000
     source = tmp_path / "source"
     source.write_bytes(content[:size])
     store.put("k", source)

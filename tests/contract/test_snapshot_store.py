@@ -18,7 +18,7 @@ from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
 from strobe.store.manifest import BlobRef, Manifest, NodeRecord
 from strobe.store.snapshots import SnapshotStore
-from tests.contract.test_object_store import STORES
+from tests.contract.test_object_store import STORES, open_store
 from tests.store.snapshot_samples import BALANCES, JOB, manifest, take
 
 LAYOUT = JobLayout(JOB)
@@ -26,7 +26,7 @@ LAYOUT = JobLayout(JOB)
 
 @pytest.fixture(params=STORES)
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return STORES[request.param](tmp_path)
+    return open_store(request, tmp_path)
 
 
 @pytest.fixture

@@ -1,0 +1,393 @@
+"""Objects in a bucket of an S3-compatible store.
+
+Theory
+------
+The store gives what `base` promises almost by itself: a put is whole or not at all, is durable when it returns, and
+with `If-None-Match: *` succeeds only if the key is free. Nothing is renamed. What is left to do here:
+
+- *A put that was repeated.* The client repeats a request whose answer was lost; then our own first attempt makes the
+  second one be refused. So every put carries a mark of its own, and one that was refused looks whose mark is there.
+- *Content that changes while it is sent.* A large file is read twice, once for its name and once to be sent. The last
+  chunk is held back until the hash of what was sent is known: if it is another one, the upload is given up.
+- *A store that ignores conditions.* Some do, silently. `check` finds out before a job relies on it.
+
+Every request has a time limit, and repeating it has one too: a store that hangs fails what was asked, nothing else.
+Messages name bucket, key and endpoint, and what the store said; never a header, so never a credential.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from strobe.model.errors import Failed, Misuse
+from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key
+
+__all__ = ["S3Store", "is_s3"]
+
+SCHEME: Final = "s3://"
+_PART: Final = 8 << 20  # up to here an object is sent and read in one request; above it, in parts of this size
+_THREADS: Final = 8
+_MARK: Final = "strobe-put"
+_URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/+(.*?))?/*")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
+_CAUSE = re.compile(r'message: "([^"]{1,120})"')
+_CREDENTIALS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"})
+
+
+def is_s3(name: str) -> bool:
+    return name.startswith(SCHEME)
+
+
+class S3Store:
+    """`s3://bucket/prefix`. Credentials, region and endpoint come from the environment, as for other tools:
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL. Times are
+    seconds: `timeout` of one request, `patience` of a request with all its repetitions."""
+
+    def __init__(self, url: str, *, timeout: float = 30.0, patience: float = 60.0) -> None:
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise Misuse(f"{url!r} is not the address of a bucket.", next="Write it as s3://bucket/prefix.")
+        self.bucket, prefix = match[1], match[2] or ""
+        if prefix:
+            check_key(prefix)
+        self.url = f"{SCHEME}{self.bucket}/{prefix}".rstrip("/")
+        self._client, self._errors = _client()
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        self._endpoint = re.sub(r"//[^/@]*@", "//", endpoint) or "Amazon S3"
+        options: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+        if not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+            options["region"] = "us-east-1"
+        try:
+            self._store = self._client.store.S3Store(
+                self.bucket,
+                prefix=prefix or None,
+                client_options={
+                    "timeout": timedelta(seconds=timeout),
+                    "connect_timeout": timedelta(seconds=min(timeout, 5.0)),
+                    "allow_http": endpoint.startswith("http://"),
+                },
+                retry_config={
+                    "max_retries": 5,
+                    "retry_timeout": timedelta(seconds=patience),
+                    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
+                },
+                **options,
+            )
+        except self._errors.BaseError as error:
+            raise Misuse(
+                f"The store {self.url} cannot be used: {_first_line(error)}.", next="Check the AWS_… variables."
+            ) from None
+
+    def check(self, *, writable: bool = False) -> None:
+        """Raises if the bucket cannot be reached; with `writable`, also if it would let two writers win one key."""
+        with self._explained(""):
+            next(iter(self._client.list(self._store, prefix="strobe-check", chunk_size=1)), None)
+        if not writable:
+            return
+        key = f"strobe-check/{os.urandom(8).hex()}"
+        self.put(key, b"", if_absent=True)
+        try:
+            self.put(key, b"", if_absent=True)
+        except AlreadyThere:
+            return
+        finally:
+            self.delete(key)
+        raise Misuse(
+            f"The store {self.url} at {self._endpoint} ignores conditions: it let the same key be created twice.",
+            untouched="Nothing was changed.",
+            next="Use a store that honours If-None-Match on PUT: without it two drivers could complete one snapshot.",
+        )
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, key: str, data: Data, *, if_absent: bool = False) -> None:
+        check_key(key)
+        content = _read(data)
+        mark = os.urandom(16).hex()
+        with self._explained(key):
+            try:
+                self._client.put(
+                    self._store, key, content, use_multipart=not if_absent and len(content) > _PART,
+                    chunk_size=_PART, attributes={_MARK: mark}, mode="create" if if_absent else "overwrite",
+                )  # fmt: skip
+            except self._errors.AlreadyExistsError:
+                if self._client.get(self._store, key).attributes.get(_MARK) != mark:
+                    raise AlreadyThere(
+                        f"{self.describe(key)} is there already.", untouched="It was left as it is."
+                    ) from None
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[_S3Batch]:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="strobe-s3") as pool:
+            batch = _S3Batch(self, pool)
+            try:
+                yield batch
+                batch.finish()
+            finally:
+                batch.cancel()
+
+    def delete(self, key: str) -> None:
+        self.discard([key])
+
+    def discard(self, keys: Iterable[str]) -> None:
+        doomed = [check_key(key) for key in keys]
+        if doomed:
+            with self._explained(doomed[0]), contextlib.suppress(Absent):
+                self._client.delete(self._store, doomed)
+
+    def clean(self) -> int:
+        """Nothing unfinished is ever visible; parts of uploads that broke off are for the bucket's lifecycle rule."""
+        return 0
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, key: str) -> bytes:
+        with self.open_read(key) as file:
+            try:
+                return file.read()
+            except OSError as error:
+                raise Failed(f"{error.strerror}.", untouched="Nothing was changed.") from error
+
+    def open_read(self, key: str) -> BinaryIO:
+        with self._explained(check_key(key)):
+            found = self._client.get(self._store, key)
+            size = int(found.meta["size"])
+            first = bytes(found.bytes()) if size <= _PART else b""
+        if size <= _PART:
+            return io.BytesIO(first)
+        return cast(BinaryIO, io.BufferedReader(_Parts(self, key, size), CHUNK))
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        with self._explained(key):
+            return bytes(self._client.get_range(self._store, key, start=start, length=length))
+
+    def size(self, key: str) -> int | None:
+        try:
+            with self._explained(check_key(key)):
+                return int(self._client.head(self._store, key)["size"])
+        except Absent:
+            return None
+
+    def list(self, prefix: str) -> Iterator[str]:
+        directory = prefix.rpartition("/")[0]  # the client knows prefixes of whole parts only
+        with self._explained(prefix):
+            found = [m["path"] for page in self._client.list(self._store, prefix=directory or None) for m in page]
+        return iter(sorted(key for key in found if key.startswith(prefix)))
+
+    def describe(self, key: str = "") -> str:
+        return f"{self.url}/{key}" if key else self.url
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        """Says in Strobe's words what the store refused, or why it could not be asked."""
+        try:
+            yield
+        except (self._errors.BaseError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # a file of ours
+                raise
+            raise self._explain(error, key) from None
+
+    def _explain(self, error: Exception, key: str) -> Failed | Misuse:
+        text = str(error)
+        status, code = _found(_STATUS, text), _found(_CODE, text)
+        said = " ".join(part for part in (status, code) if part)
+        message = _found(_MESSAGE, text)
+        said = f"{said}: {message.rstrip('.')}" if message else said
+        where = self.describe(key)
+        if code == "NoSuchBucket":
+            return Misuse(
+                f"There is no bucket {self.bucket!r} at {self._endpoint}.",
+                untouched="Nothing was changed.",
+                next="Make the bucket, or mend the address or AWS_ENDPOINT_URL.",
+            )
+        if isinstance(error, FileNotFoundError):
+            return Absent(f"There is no {where}.", untouched="Nothing was changed.")
+        if code in _CREDENTIALS or status == "401":
+            return Failed(
+                f"{self._endpoint} does not accept the credentials for {where} ({said}).",
+                untouched="Nothing was changed.",
+                next="Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN.",
+            )
+        if status == "403":
+            return Failed(
+                f"{self._endpoint} refuses {where} ({said}).",
+                untouched="Nothing was changed.",
+                next="Let these credentials get, put, list and delete below the prefix.",
+            )
+        if status:
+            return Failed(
+                f"{self._endpoint} failed at {where} ({said}).",
+                untouched="What was stored before is untouched.",
+                next="Try again when the store is well.",
+            )
+        return Failed(
+            f"{self._endpoint} did not answer for {where}: {_found(_CAUSE, text) or _cause(text)}.",
+            untouched="What was stored before is untouched.",
+            next="Check that the endpoint (AWS_ENDPOINT_URL) is right and can be reached from here.",
+        )
+
+
+class _S3Batch:
+    """Puts side by side. One thread at a time fills it."""
+
+    def __init__(self, store: S3Store, pool: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._pool = pool
+        self._under_way: dict[str, Future[None]] = {}
+
+    def put(self, key: str, data: Data) -> None:
+        self._start(check_key(key), lambda: self._store.put(key, data))
+
+    def put_content(self, data: Data, key_for: Callable[[str], str]) -> Written:
+        if isinstance(data, bytes) or _size(data) <= _PART:
+            content = _read(data)
+            sha256, size = hashlib.sha256(content).hexdigest(), len(content)
+        else:
+            content, (sha256, size) = b"", _hash(data)
+        key = check_key(key_for(sha256))
+        if key in self._under_way or self._store.size(key) == size:  # of another size: damaged, and replaced
+            return Written(sha256, size, new=False)
+        if size <= _PART:
+            self._start(key, lambda: self._store.put(key, content))
+        else:
+            assert isinstance(data, Path) or content
+            self._start(key, lambda: self._send(key, data, sha256, size))
+        return Written(sha256, size, new=True)
+
+    def finish(self) -> None:
+        for done in self._under_way.values():
+            done.result()
+
+    def cancel(self) -> None:
+        for future in self._under_way.values():
+            future.cancel()
+
+    def _start(self, key: str, work: Callable[[], None]) -> None:
+        before = self._under_way.get(key)
+        if before is not None:
+            before.result()  # the last put of a key wins
+        self._under_way[key] = self._pool.submit(work)
+
+    def _send(self, key: str, data: Data, sha256: str, size: int) -> None:
+        store = self._store
+        with store._explained(key):
+            store._client.put(store._store, key, _checked(data, sha256, size), chunk_size=_PART, max_concurrency=2)
+
+
+class _Parts(io.RawIOBase):
+    """A large object, a part at a time: each request is short, whatever the size of the whole."""
+
+    def __init__(self, store: S3Store, key: str, size: int) -> None:
+        self._store, self._key, self._size = store, key, size
+        self._at = 0
+        self._part = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._part and self._at < self._size:
+            try:
+                part = self._store.read_range(self._key, self._at, min(_PART, self._size - self._at))
+            except Failed as error:
+                raise OSError(errno.EIO, error.what.rstrip(".")) from error
+            self._part = memoryview(part)
+            self._at += len(part)
+        count = min(len(buffer), len(self._part))
+        buffer[:count] = self._part[:count]
+        self._part = self._part[count:]
+        return count
+
+
+def _checked(data: Data, sha256: str, size: int) -> Iterator[bytes]:
+    """The first `size` bytes in chunks. The last one comes only if all of them hash to `sha256`."""
+    hasher, held, left = hashlib.sha256(), b"", size
+    source: BinaryIO = io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
+    with source:
+        while left and (chunk := source.read(min(_PART, left))):
+            if held:
+                yield held
+            hasher.update(chunk)
+            held, left = chunk, left - len(chunk)
+    if left or hasher.hexdigest() != sha256:
+        raise Failed(
+            f"{data if isinstance(data, Path) else 'The content'} changed while it was being stored.",
+            untouched="Nothing of it is visible.",
+        )
+    yield held
+
+
+def _client() -> tuple[Any, Any]:
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError:
+        raise Misuse(
+            "A store on S3 needs the package obstore, which is not installed.",
+            untouched="Nothing was changed.",
+            next="Install it: pip install 'strobe[s3]'.",
+        ) from None
+    return obstore, obstore.exceptions
+
+
+def _read(data: Data) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    with _own_file(data):
+        return data.read_bytes()
+
+
+def _size(path: Path) -> int:
+    with _own_file(path):
+        return path.stat().st_size
+
+
+def _hash(data: Path) -> tuple[str, int]:
+    hasher, size = hashlib.sha256(), 0
+    with _own_file(data), data.open("rb", 0) as source:
+        while chunk := source.read(CHUNK):
+            hasher.update(chunk)
+            size += len(chunk)
+    return hasher.hexdigest(), size
+
+
+@contextlib.contextmanager
+def _own_file(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise Absent(f"There is no {path}.", untouched="Nothing was changed.") from None
+    except OSError as error:
+        raise Failed(f"{path}: {error.strerror}.", untouched="Nothing was changed.") from error
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0].rstrip(". ")
+
+
+def _cause(text: str) -> str:
+    if "TimedOut" in text or "timed out" in text or "Timeout" in text:
+        return "it took too long"
+    if "credential" in text.lower():
+        return "no credentials were found"
+    return "the connection broke"
