@@ -52,6 +52,9 @@ class Everything:
         self._log.wait_beyond(max(start, self._log.head), 0.05)
         return self._log.end
 
+    def initial(self, stage: NodeId, channel: ChannelId) -> int:
+        return 0
+
     def available(self, stage: NodeId, channel: ChannelId) -> int:
         return self._log.end
 

@@ -1,4 +1,4 @@
-"""What the tests of restores share: a ledger that can be stopped, changed and brought back, and what is in its tables."""
+"""What the tests of restores share: a ledger that can be stopped, changed and brought back, and how to read it."""
 
 from __future__ import annotations
 

@@ -60,6 +60,9 @@ class OneChannel:
         self._log.refresh()
         return self._log.end
 
+    def initial(self, stage: NodeId, channel: ChannelId) -> int:
+        return 0
+
     def available(self, stage: NodeId, channel: ChannelId) -> int:
         return self._log.end
 

@@ -46,6 +46,9 @@ class Recorder:
         self.logs[channel].refresh()
         return self.limits.get(channel, self.logs[channel].end)
 
+    def initial(self, stage: NodeId, channel: ChannelId) -> int:
+        return 0
+
     def available(self, stage: NodeId, channel: ChannelId) -> int:
         return self.logs[channel].end
 
@@ -256,6 +259,9 @@ class Slow:
         self.entered.set()
         self.go.wait(30)
         return start + 1
+
+    def initial(self, stage: NodeId, channel: ChannelId) -> int:
+        return 0
 
     def available(self, stage: NodeId, channel: ChannelId) -> int:
         return 7

@@ -16,9 +16,14 @@ from rich.console import Console
 
 from strobe.cli.live_view import LiveView, PlainView
 from strobe.cli.output import Command, Session, common_options
+from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
 from strobe.hosts.spark.job import Job, JobState, start_job
 from strobe.hosts.spark.loading import load_pipeline
 from strobe.hosts.spark.metrics import status_json
+from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.rehearse import dry_run as plan_of
+from strobe.hosts.spark.rehearse import rehearse
+from strobe.hosts.spark.restore_plan import RestoreOptions
 from strobe.model.errors import Failed
 from strobe.store.layout import JobLayout
 
@@ -34,26 +39,49 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
         ("strobe run pipeline.py", "run the pipeline that the file declares, or resume it"),
         ("strobe run pipelines.py:ledger", "one of several"),
         ("strobe run pipeline.py --master spark://127.0.0.1:7077", "on a Spark cluster"),
+        ("strobe run -s ledger/12 pipeline.py --dry-run", "what going back to checkpoint 12 would do"),
+        ("strobe run -s ledger/12 pipeline.py", "go back to it"),
+        ("strobe run -p 8 pipeline.py", "resume with the state in 8 partitions"),
+        ("strobe run -s DIR pipeline.py --name staging --base staging", "a fork of a savepoint, beside the original"),
     ),
 )
 @click.argument("target", metavar="FILE[:NAME]")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
 @click.option("--verbose", "-v", is_flag=True, help="Show what the job logs, not only warnings.")
+@restore_options
+@base_option
+@click.option("--dry-run", is_flag=True, help="With -s: show what would be done, and change nothing.")
+@click.option(
+    "--rehearse", "rehearsal", is_flag=True, help="With -s: try it in a scratch home, with sinks that discard."
+)
 @common_options
-def run_command(target: str, master: str | None, verbose: bool, session: Session) -> int:
+def run_command(
+    target: str,
+    master: str | None,
+    verbose: bool,
+    restore: RestoreOptions,
+    name: str | None,
+    base: Path | None,
+    dry_run: bool,
+    rehearsal: bool,
+    session: Session,
+) -> int:
     """Run a pipeline until it ends, or until it is interrupted.
 
     The same command resumes it: after an interrupt, after a crash, after a kill. Nothing is lost and nothing is done
-    twice.
+    twice. With -s it goes back to a snapshot first: in place, or as a fork under another --name or --home.
     """
     pipeline = load_pipeline(target)
+    pipeline = pipeline if name is None else pipeline.renamed(name)
     pipeline.check()
+    if dry_run or rehearsal:
+        return _try(pipeline, restore, master, base, session, rehearsal=rehearsal)
     with _Logs(session.home, pipeline.name, verbose=verbose, quiet=session.json) as logs:
         console = session.console
         if not session.json:
             session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
         with _steps(console) if console.is_terminal and not session.json else contextlib.nullcontext():
-            job = start_job(pipeline, home=str(session.home), master=master)
+            job = start_job(pipeline, home=str(session.home), master=master, base=base, restore=restore)
         _stop_on_signals(job)
         if session.json:
             job.wait()
@@ -69,10 +97,30 @@ def run_command(target: str, master: str | None, verbose: bool, session: Session
         raise Failed(
             f"Job {job.name!r} failed: {job.error}",
             untouched="Its checkpoints, channels and sinks are intact.",
-            next="Mend the cause and run the same command: it resumes where it was. "
-            f"Logs: {session.home / JobLayout(job.name).logs}",
+            next=f"Mend the cause and run it again{', without -s' if restore.snapshot else ''}: it resumes where it "
+            f"was. Logs: {session.home / JobLayout(job.name).logs}",
         )
     return 0
+
+
+def _try(
+    pipeline: Pipeline,
+    restore: RestoreOptions,
+    master: str | None,
+    base: Path | None,
+    session: Session,
+    *,
+    rehearsal: bool,
+) -> int:
+    """Show what a restore would do, or try it out. Writes no log: nothing of the job is touched."""
+    home = str(session.home)
+    if rehearsal:
+        tried = rehearse(pipeline, restore=restore, home=home, master=master, base=base)
+        show_rehearsal(tried, session)
+        return tried.exit_code
+    plan = plan_of(pipeline, restore=restore, home=home, master=master, base=base)
+    show_plan(plan, session)
+    return plan.exit_code
 
 
 @contextlib.contextmanager

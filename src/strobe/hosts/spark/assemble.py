@@ -9,7 +9,7 @@ started.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def draft_stages(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobH
     return drafts
 
 
-def open_stages(pipeline: Pipeline, drafts: list[DraftStage], home: JobHome, base: Path) -> list[AssembledStage]:
+def open_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path) -> list[AssembledStage]:
     """`base` is where relative paths of sinks begin."""
     writers = {
         d.spec.uid: _open_channel(pipeline, home, d.spec.uid, d.schema) for d in drafts if pipeline.readers(d.spec.uid)

@@ -53,6 +53,10 @@ class GateHandler(Protocol):
         """Where the channel ends now: the goal of a query that runs until it has caught up (Trigger.AvailableNow)."""
         ...
 
+    def initial(self, stage: NodeId, channel: ChannelId) -> int:
+        """Where a stage begins that has not read the channel yet."""
+        ...
+
     def files(self, stage: NodeId, channel: ChannelId, start: int, end: int) -> Sequence[DataFile]:
         """The files of the commits in (start, end], in order."""
         ...
@@ -139,6 +143,8 @@ class Gate:
                     return {"version": self._handler.latest(stage, channel, request["start"], request["reader"])}
                 case "available":
                     return {"version": self._handler.available(stage, channel)}
+                case "initial":
+                    return {"version": self._handler.initial(stage, channel)}
                 case "files":
                     files = self._handler.files(stage, channel, request["start"], request["end"])
                     return {"files": [[f.path, f.rows, f.size] for f in files]}
@@ -167,6 +173,9 @@ class GateClient:
 
     def available(self) -> int:
         return int(self._ask("available")["version"])
+
+    def initial(self) -> int:
+        return int(self._ask("initial")["version"])
 
     def files(self, start: int, end: int) -> tuple[DataFile, ...]:
         return tuple(DataFile(*f) for f in self._ask("files", start=start, end=end)["files"])

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -22,11 +23,12 @@ from strobe.hosts.spark import faults
 from strobe.hosts.spark.admission import Limits
 from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.api import actions
-from strobe.hosts.spark.assemble import AssembledStage, draft_stages, open_stages
+from strobe.hosts.spark.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.channel_log import DataFile
 from strobe.hosts.spark.config import RetentionOnCancel
 from strobe.hosts.spark.control import ControlServer
 from strobe.hosts.spark.coordinator_host import CoordinatorHost, utc_now
+from strobe.hosts.spark.drain import Drain
 from strobe.hosts.spark.gate import Gate
 from strobe.hosts.spark.home import JobHome, host_name
 from strobe.hosts.spark.java import find_java
@@ -35,17 +37,19 @@ from strobe.hosts.spark.messages import ToAgent
 from strobe.hosts.spark.metrics import JobStatus, StageStatus
 from strobe.hosts.spark.orders import Orders
 from strobe.hosts.spark.pipeline import Pipeline
-from strobe.hosts.spark.restore import restore_job
+from strobe.hosts.spark.rescale import check_partitions, wanted_partitions
 from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark.resume import bring_up
 from strobe.hosts.spark.savepoints import SnapshotStores
 from strobe.hosts.spark.session import check_settings, spark_session
 from strobe.hosts.spark.stage import StageRunner, StageState
-from strobe.hosts.spark.stage_files import adopt_checkpoints, stage_checkpoint
+from strobe.hosts.spark.stage_files import stage_checkpoint, start_positions
 from strobe.hosts.spark.uploads import PartUploads
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.coordination import Kind
 from strobe.store.filesystem import FilesystemStore
+from strobe.store.locate import locate
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
@@ -94,6 +98,9 @@ def start_job(
     for uid, stage in pipeline.stages.items():
         check_settings(stage.conf, f"Stage {uid!r}")
     place, options = (base or Path()).absolute(), restore or RestoreOptions()
+    check_partitions(pipeline, options)
+    if options.snapshot is not None:
+        locate(options.snapshot, Path(home or default_home())).load()  # nothing is claimed for what is not there
     job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, place, spark, options)
     job.start()
     return job
@@ -153,11 +160,11 @@ class Job:
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(self)
         drafts = draft_stages(pipeline, self._spark, self._gate, home)
-        restore_job(pipeline, drafts, home, self.base, self._spark, self.options)
-        stages = open_stages(pipeline, drafts, home, self.base)
-        adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
+        ready = bring_up(pipeline, drafts, home, self.base, self._spark, self.options)
+        stages = ready.stages
         self._stores = SnapshotStores(self.store, home)
-        self._uploads = PartUploads(self._stores.session, lambda uid: self._runners[uid].state_rows())
+        state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
+        self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions)
         self._writer = ManifestWriter(
             pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
@@ -167,18 +174,16 @@ class Job:
             {uid: spec.reads for uid, spec in pipeline.stages.items()},
             pipeline.checkpoint.coordinator(),
             next_snapshot=max(home.memory.snapshot, *self._writer.retained, 0) + 1,
-            retained=self._writer.retained,
+            retained=tuple(s for s in self._writer.retained if s not in home.memory.pinned),
             writer=self._writer,
             tell=self._tell,
             fail_job=self._fail,
         )
+        self._drain = Drain(pipeline.order(), self._runners, self._over_as)
         self.orders = Orders(
-            self.name,
-            self._coordinator,
-            self._stores,
-            over=lambda: self.state.value if self.state.over else None,
-            end=lambda: self._finish(JobState.STOPPED),
-        )
+            self.name, self._coordinator, self._stores,
+            over=self._over_as, end=lambda: self._finish(JobState.STOPPED), drain=self._drain,
+        )  # fmt: skip
         for stage in stages:
             self._add(stage)
         for runner in self._runners.values():
@@ -225,7 +230,7 @@ class Job:
             stage.result,
             agent,
             stage.output,
-            partitions=spec.partitions or self.pipeline.partitions or DEFAULT_PARTITIONS,
+            partitions=wanted_partitions(self.pipeline, spec, self.options) or DEFAULT_PARTITIONS,
             restart=self.pipeline.restart,
             post=self._coordinator.post,
             newest=lambda: self._coordinator.newest,
@@ -253,9 +258,10 @@ class Job:
         directory, by default one below the job's home, when the savepoint is complete."""
         return self.orders.savepoint(None if directory is None else Path(directory)).path
 
-    def stop_with_savepoint(self, directory: str | Path | None = None) -> Path:
-        """Take a savepoint after which no stage does anything more, then end the job. If it fails the job goes on."""
-        return self.orders.stop(None if directory is None else Path(directory)).path
+    def stop_with_savepoint(self, directory: str | Path | None = None, *, drain: bool = False) -> Path:
+        """Take a savepoint after which no stage does anything more, then end the job. If it fails the job goes on.
+        With `drain` the sources end first, everything that they brought runs through, and event time ends."""
+        return self.orders.stop(None if directory is None else Path(directory), drain=drain).path
 
     def cancel(self, retention: str | None = None) -> None:
         """End the job. What it has done stays; its checkpoints are kept ("retain") or not ("delete"), by default as the
@@ -268,6 +274,10 @@ class Job:
         """End the job between batches, keeping everything; the same run resumes it."""
         if not self.state.over:
             self._finish(JobState.STOPPED)
+
+    @property
+    def runners(self) -> Mapping[NodeId, StageRunner]:
+        return self._runners
 
     def status(self) -> JobStatus:
         history = self._coordinator.history
@@ -303,6 +313,9 @@ class Job:
             error=runner.error,
         )
 
+    def _over_as(self) -> str | None:
+        return self.state.value if self.state.over else None
+
     def _check_running(self) -> None:
         if self.state.over:
             raise Failed(f"Job {self.name!r} is {self.state.value}.", next="Start it again with `strobe run`.")
@@ -314,6 +327,9 @@ class Job:
 
     def available(self, stage: NodeId, channel: ChannelId) -> int:
         return self._agents[stage].inputs[NodeId(channel)].end
+
+    def initial(self, stage: NodeId, channel: ChannelId) -> int:
+        return start_positions(self._agents[stage].checkpoint).get(NodeId(channel), 0)
 
     def files(self, stage: NodeId, channel: ChannelId, start: int, end: int) -> tuple[DataFile, ...]:
         return tuple(f for c in self._agents[stage].inputs[NodeId(channel)].commits(start, end) for f in c.files)
@@ -344,7 +360,7 @@ class Job:
         rest = [r for r in self._runners.values() if r.spec.inputs]
         calm = 0
         while not self._over.wait(_REST_POLL):
-            ended = all(r.state is StageState.ENDED for r in sources)
+            ended = not self._drain.under_way and all(r.state is StageState.ENDED for r in sources)
             calm = calm + 1 if ended and all(r.agent.idle and r.state is StageState.RUNNING for r in rest) else 0
             if calm >= 3:
                 try:

@@ -36,7 +36,6 @@ class JobMemory:
     """`snapshot` is the highest id ever taken. `generation` counts copies of the stages' Spark checkpoints.
 
     `pinned` are checkpoints that the job was restored from without claiming them: retention passes them over.
-    `starts` says where stages that were added later begin on each channel that was there before them.
     `stages` is what each stage was when it last started, to tell what a changed file means for its state.
     """
 
@@ -46,7 +45,6 @@ class JobMemory:
     generation: int
     restoring: Intent | None = None
     pinned: tuple[SnapshotId, ...] = ()
-    starts: Mapping[NodeId, Mapping[NodeId, int]] = field(default_factory=dict)
     stages: Mapping[NodeId, Json] = field(default_factory=dict)
 
 
@@ -67,6 +65,5 @@ def memory_from_json(value: Mapping[str, Any]) -> JobMemory:
         int(value["generation"]),
         None if intent is None else Intent(**intent),
         tuple(SnapshotId(int(s)) for s in value.get("pinned", ())),
-        {NodeId(u): {NodeId(p): int(v) for p, v in at.items()} for u, at in value.get("starts", {}).items()},
         {NodeId(u): description for u, description in value.get("stages", {}).items()},
     )

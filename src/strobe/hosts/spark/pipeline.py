@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +33,7 @@ F = TypeVar("F", bound=StageFunction)
 
 OUTPUT_MODES = ("append", "update", "complete")
 TRIGGERS = ("processingTime", "availableNow")
+STARTS = ("snapshot", "earliest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class StageSpec:
     partitions: int | None
     trigger: Mapping[str, Any]
     conf: Mapping[str, str] = field(default_factory=dict)
+    start: str = "snapshot"
 
     @property
     def inputs(self) -> tuple[NodeId, ...]:
@@ -107,12 +110,15 @@ class Pipeline:
         partitions: int | None = None,
         trigger: Mapping[str, Any] | None = None,
         conf: Mapping[str, str] | None = None,
+        start: str = "snapshot",
     ) -> Callable[[F], F]:
         """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
         SparkSession if it reads none, and returns a streaming DataFrame.
 
         `max_rows_per_batch` and `max_bytes_per_batch` limit a micro-batch, in whole commits of the producer.
         `trigger` is what Spark's writeStream.trigger takes: {"processingTime": "1 second"}, {"availableNow": True}.
+        `start` matters when the stage is added to a job that has run: on channels that exist it begins at the
+        "snapshot" (or where the job was left), or at the "earliest" row that is kept.
         """
         where = f"Stage {uid!r} of pipeline {self.name!r}"
         check_uid(uid, "stage uid")
@@ -124,6 +130,8 @@ class Pipeline:
             )
         if output_mode not in OUTPUT_MODES:
             raise Misuse(f"{where}: output_mode {output_mode!r} is not one of {', '.join(OUTPUT_MODES)}.")
+        if start not in STARTS:
+            raise Misuse(f"{where}: start {start!r} is not one of {', '.join(STARTS)}.")
         listed = _listed(reads, where)
         names = [r.uid if isinstance(r, Feedback) else r for r in listed]
         for name in names:
@@ -152,6 +160,7 @@ class Pipeline:
                 partitions=_positive(partitions, "partitions", where),
                 trigger=dict(trigger or {}),
                 conf=settings,
+                start=start,
             )
             return function
 
@@ -230,11 +239,44 @@ class Pipeline:
                         )
                     taken[place] = stage.uid
 
-    def run(self, home: str | None = None, *, master: str | None = None, **options: Any) -> Job:
-        """Start the pipeline, or resume it where it was left. Returns when every stage runs."""
-        from strobe.hosts.spark.job import start_job
+    def renamed(self, name: str) -> Pipeline:
+        """The same stages as another job."""
+        other = copy(self)
+        other.name = check_uid(name, "pipeline name")
+        return other
 
-        return start_job(self, home=home, master=master, **options)
+    def varied(
+        self, *, checkpoint: CheckpointConfig, restart: RestartPolicy, stages: Mapping[NodeId, StageSpec]
+    ) -> Pipeline:
+        """The same job with other settings and stages."""
+        other = copy(self)
+        other.checkpoint, other.restart, other._stages = checkpoint, restart, dict(stages)
+        return other
+
+    def run(
+        self,
+        home: str | None = None,
+        *,
+        master: str | None = None,
+        snapshot: str | None = None,
+        claim_mode: str = "no-claim",
+        allow_non_restored_state: bool = False,
+        partitions: int | Mapping[str, int] | None = None,
+        **options: Any,
+    ) -> Job:
+        """Start the pipeline, or resume it where it was left, or restore it from `snapshot` (a directory, JOB, or
+        JOB/ID). Returns when every stage runs. `partitions` rescales all stages with state, or those named by uid."""
+        from strobe.hosts.spark.job import start_job
+        from strobe.hosts.spark.restore_plan import RestoreOptions
+
+        restore = RestoreOptions(
+            snapshot=snapshot,
+            claim_mode=claim_mode,
+            allow_non_restored_state=allow_non_restored_state,
+            partitions=None if isinstance(partitions, Mapping) else partitions,
+            stage_partitions=dict(partitions) if isinstance(partitions, Mapping) else {},
+        )
+        return start_job(self, home=home, master=master, restore=restore, **options)
 
 
 def _positive(value: int | None, name: str, where: str) -> int | None:

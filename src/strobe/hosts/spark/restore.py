@@ -29,9 +29,11 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark import faults
 from strobe.hosts.spark.assemble import DraftStage, sink_contexts
 from strobe.hosts.spark.channel_entries import fsync
+from strobe.hosts.spark.channel_log import ChannelLog
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.memory import Intent
 from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.rescale import repartition
 from strobe.hosts.spark.restore_channels import Renumbering, lay_content_aside, restore_channel, sweep_aside
 from strobe.hosts.spark.restore_plan import (
     ChannelAction,
@@ -43,6 +45,8 @@ from strobe.hosts.spark.restore_plan import (
     StagePlan,
 )
 from strobe.hosts.spark.restore_planning import plan_restore
+from strobe.hosts.spark.stage_files import note_starts, relocate_state, sync_tree
+from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
 from strobe.store.codec import root_of
@@ -58,6 +62,7 @@ _OLD = "restored"  # in an offset, instead of "version": a position that is stil
 def restore_job(
     pipeline: Pipeline,
     drafts: Sequence[DraftStage],
+    descriptions: Mapping[NodeId, Json],
     home: JobHome,
     base: Path,
     spark: SparkSession,
@@ -65,7 +70,6 @@ def restore_job(
 ) -> None:
     """Restore what `options` ask for, or finish what an earlier start has begun. Returns with the job's memory and
     files as the stages need them to start; on an error from the plan nothing has changed."""
-    sweep_leftovers(home)
     intent = home.memory.restoring
     if options.snapshot is not None:
         found = locate(options.snapshot, home.home)
@@ -80,7 +84,7 @@ def restore_job(
         _log.warning("the restore of %s was not finished; it is done again", found.where)
     else:
         return
-    plan = plan_restore(pipeline, drafts, home, base, options, found)
+    plan = plan_restore(pipeline, drafts, descriptions, home, base, options, found)
     plan.check()
     for warning in plan.warnings:
         _log.warning("%s", warning)
@@ -147,7 +151,8 @@ class _Restore:
         renumbered = self._channels()
         self._sinks()
         faults.point("restore.cut")
-        home.remember(restoring=None, pinned=self._pinned(), starts=self._starts(renumbered), stages={})
+        self._note_starts(renumbered)
+        home.remember(restoring=None, pinned=self._pinned(), stages={})
         faults.point("restore.done")
         _remove_other_timelines(home)
 
@@ -159,19 +164,21 @@ class _Restore:
 
     def _lay_out(self, stage: StagePlan) -> None:
         place = self._checkpoint(stage.uid)
-        unfinished = place.with_name(f".{place.name}")
         shutil.rmtree(place.parent, ignore_errors=True)
-        self.found.store.lay_out(self.found.load(), f"nodes/{stage.uid}/files/", unfinished)
+        self.found.store.lay_out(self.found.load(), f"nodes/{stage.uid}/files/", place)
         faults.point("restore.stage-copied", stage.uid)
         try:
             if self.plan.how is How.FORK:
                 # Spark tells queries apart by this id, and stops one that starts under the id of another.
-                (unfinished / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+                (place / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
             if self.plan.how is not How.ROLLBACK:
-                _mark_offsets(unfinished)
-            _sync_tree(unfinished)
-            unfinished.rename(place)
-            fsync(place.parent)
+                _mark_offsets(place)
+            relocate_state(place)
+            _forget_later_schemas(place, stage)
+            if stage.partitions is not None:
+                repartition(self.spark, place, stage.uid, *stage.partitions)
+                faults.point("restore.repartitioned", stage.uid)
+            sync_tree(place)
         except OSError as error:
             raise Failed(
                 f"The checkpoint of stage {stage.uid!r} could not be laid out: {error.filename}: {error.strerror}.",
@@ -213,15 +220,17 @@ class _Restore:
                 pinned.add(self.plan.snapshot)
         return tuple(sorted(pinned))
 
-    def _starts(self, renumbered: Mapping[NodeId, Renumbering]) -> dict[NodeId, dict[NodeId, int]]:
-        return {
-            stage.uid: {
-                producer: renumbered[producer][old] if producer in renumbered else old
-                for producer, old in stage.starts.items()
-            }
-            for stage in self.plan.stages
-            if stage.starts and stage.action is not StageAction.DROPPED
-        }
+    def _note_starts(self, renumbered: Mapping[NodeId, Renumbering]) -> None:
+        for stage in self.plan.stages:
+            if stage.starts:
+                starts = {p: self._start(stage, p, old, renumbered.get(p)) for p, old in stage.starts.items()}
+                note_starts(self._checkpoint(stage.uid), starts)
+
+    def _start(self, stage: StagePlan, producer: NodeId, old: int, versions: Renumbering | None) -> int:
+        if stage.earliest:
+            log = ChannelLog(self.home.path(self.home.layout.channel(producer)))
+            return 0 if versions is not None else max(log.trimmed, 0)
+        return old if versions is None else versions[old]
 
 
 # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,11 +280,12 @@ def _changed_line(line: str, change: Change) -> str:
 # ── the disk ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sync_tree(root: Path) -> None:
-    for directory, _, names in os.walk(root):
-        for name in names:
-            fsync(Path(directory, name))
-        fsync(Path(directory))
+def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
+    """Spark numbers what it notes of a transformWithState by batch: what a later batch noted is not for this one."""
+    assert stage.record is not None
+    for path in checkpoint.glob("state/*/_metadata/v2/*"):
+        if path.name.isdigit() and int(path.name) > (stage.record.batch or 0):
+            path.unlink()
 
 
 def sweep_leftovers(home: JobHome) -> None:
@@ -292,7 +302,8 @@ def sweep_leftovers(home: JobHome) -> None:
 
 def _remove_other_timelines(home: JobHome) -> None:
     """Lines of history that were left can be returned to by their snapshots only, which have their own copies."""
-    for path in home.path(home.layout.stages).glob("*/t*"):
-        line = path.name.removeprefix("t").partition(".")[0]
+    stages = home.path(home.layout.stages)
+    for path in (*stages.glob("*/t*"), *stages.glob("*/starts-t*.json")):
+        line = path.name.removeprefix("starts-").removeprefix("t").partition(".")[0]
         if line.isdigit() and Timeline(int(line)) != home.memory.timeline:
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strobe.hosts.spark.assemble import DraftStage, sink_contexts
+from strobe.hosts.spark.evolve import changed_state, compare_stages
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.rescale import refusal, wanted_partitions
 from strobe.hosts.spark.restore_channels import plan_channel
 from strobe.hosts.spark.restore_plan import (
     ChannelPlan,
@@ -57,27 +59,18 @@ def has_run(home: JobHome) -> bool:
 def plan_restore(
     pipeline: Pipeline,
     drafts: Sequence[DraftStage],
+    descriptions: Mapping[NodeId, Json],
     home: JobHome,
     base: Path,
     options: RestoreOptions,
     found: Located,
-    *,
-    live: bool = False,
 ) -> RestorePlan:
-    """`live`: another process runs the job at this moment."""
+    """`descriptions` are what the stages keep now."""
     manifest = found.load()
     findings = _Findings()
     how = _how(pipeline, home, found, manifest, findings)
     _check_snapshot(found, manifest, findings)
-    if live and how is not How.FORK:
-        findings.problems.append(
-            Misuse(
-                f"Job {pipeline.name!r} is running.",
-                untouched="That run was left alone.",
-                next=f"Stop it first: `strobe stop {pipeline.name}`.",
-            )
-        )
-    stages = tuple(_stages(pipeline, manifest, options, findings))
+    stages = tuple(_stages(pipeline, manifest, options, descriptions, findings))
     channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
     sinks = tuple(_sinks(pipeline, drafts, home, base, manifest, how, findings))
     _check_claim(found, manifest, options, how, findings)
@@ -193,22 +186,49 @@ def _room(plan: RestorePlan, home: JobHome) -> Failed | None:
 
 
 def _stages(
-    pipeline: Pipeline, manifest: Manifest, options: RestoreOptions, findings: _Findings
+    pipeline: Pipeline,
+    manifest: Manifest,
+    options: RestoreOptions,
+    descriptions: Mapping[NodeId, Json],
+    findings: _Findings,
 ) -> Iterator[StagePlan]:
     for uid in pipeline.order():
         spec, record = pipeline.stages[uid], manifest.nodes.get(uid)
         if record is None:
-            yield StagePlan(uid, StageAction.NEW, starts=_starts_of_new(pipeline, uid, manifest))
+            starts = _starts_of_new(pipeline, uid, manifest)
+            yield StagePlan(uid, StageAction.NEW, starts=starts, earliest=spec.start == "earliest")
         elif record.batch is None or record.batch == NOTHING:
             starts = {NodeId(c): p for c, p in record.inputs.items() if NodeId(c) in spec.inputs}
             yield StagePlan(uid, StageAction.UNBEGUN, record, starts=starts)
         else:
-            yield StagePlan(uid, StageAction.RESTORED, record)
+            _check_state(uid, record, descriptions[uid], findings)
+            change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
+            yield StagePlan(uid, StageAction.RESTORED, record, change)
     for uid, record in manifest.nodes.items():
         if uid not in pipeline.stages:
             yield StagePlan(uid, StageAction.DROPPED, record)
             if not options.allow_non_restored_state and record.batch not in (None, NOTHING):
                 findings.problems.append(_dropped(pipeline, uid, record, manifest))
+
+
+def _check_state(uid: NodeId, record: NodeRecord, now: Json, findings: _Findings) -> None:
+    differences = compare_stages(dict(record.extra), now)
+    problem = changed_state(uid, differences)
+    if problem is not None:
+        findings.problems.append(problem)
+    findings.warnings += [f"{uid}: {d.sentence}; its state goes on as it is." for d in differences if not d.harmful]
+
+
+def _rescaled(
+    uid: NodeId, record: NodeRecord, wanted: int | None, now: Json, findings: _Findings
+) -> tuple[int, int] | None:
+    has = record.partitions
+    if wanted is None or has is None or wanted == has or not any(path.startswith("state/") for path in record.files):
+        return None
+    problem = refusal(uid, now, has, wanted)
+    if problem is not None:
+        findings.problems.append(problem)
+    return has, wanted
 
 
 def _starts_of_new(pipeline: Pipeline, uid: NodeId, manifest: Manifest) -> dict[NodeId, int]:

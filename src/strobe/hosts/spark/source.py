@@ -95,7 +95,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._offset(0)
+        return self._offset(self._gate.initial())
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._goal = self._gate.available()

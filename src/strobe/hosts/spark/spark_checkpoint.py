@@ -115,9 +115,17 @@ def batch_files(checkpoint: Path, batch: int) -> tuple[Path, ...]:
     files += _source_files(checkpoint, batch)
     state = checkpoint / "state"
     if state.is_dir():
+        partitions = read_offsets(checkpoint, batch).partitions
         for directory in sorted(_directories(state)):
-            files += _state_files(checkpoint, directory, batch + 1)
+            if not _is_left(directory.relative_to(state), partitions):
+                files += _state_files(checkpoint, directory, batch + 1)
     return tuple(sorted(files))
+
+
+def _is_left(directory: Path, partitions: int | None) -> bool:
+    """Whether this is `<operator>/<partition>/…` of a partition that the state had before it was given fewer."""
+    number = directory.parts[1] if len(directory.parts) > 1 else ""
+    return partitions is not None and number.isdigit() and int(number) >= partitions
 
 
 def _directories(root: Path) -> Iterator[Path]:

@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strobe.hosts.spark import faults, spark_checkpoint
+from strobe.hosts.spark import faults, last_batch, spark_checkpoint
 from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.config import RestartPolicy
@@ -29,13 +29,14 @@ from strobe.hosts.spark.connectors.base import Sink
 from strobe.hosts.spark.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.pipeline import StageSpec
 from strobe.hosts.spark.writer import write_files
-from strobe.model.errors import Damaged, Fenced, Misuse, StrobeError
+from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation, SnapshotId
 
 __all__ = ["StageRunner", "StageState"]
 
 _log = logging.getLogger("strobe.stage")
 _PATIENCE = 30.0  # seconds that a stop waits for the running batch
+_POLL = 0.05
 _GRACE = 2.0  # seconds for Spark to throw away a batch that does not end
 _SPARK_WORDS = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w{5}")
 _JAVA_NAME = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+")
@@ -89,6 +90,7 @@ class StageRunner:
         self._life = 0
         self._failures = 0
         self._stopping = threading.Event()
+        self._closed = False  # for good
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"stage-{spec.uid}", daemon=True)
         self._running = threading.Event()
@@ -101,6 +103,16 @@ class StageRunner:
             return dict((query.lastProgress if query is not None else None) or {})
         except Exception:  # the JVM may be going away
             return {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether Spark has looked at the source and found nothing to read."""
+        query = self._query
+        try:
+            status = query.status if query is not None else {}
+        except Exception:  # the JVM may be going away
+            return False
+        return status.get("message") == "Waiting for data to arrive"
 
     def state_rows(self) -> int | None:
         operators = self.progress.get("stateOperators") or []
@@ -145,6 +157,10 @@ class StageRunner:
 
         A batch that hangs in a user's function is left to itself: should it ever go on, it is not committed.
         """
+        self._closed = True
+        self._halt()
+
+    def _halt(self) -> None:
         self._stopping.set()
         query = self._query
         patience = None if query is None or self._stop_query(query) else _GRACE
@@ -153,6 +169,94 @@ class StageRunner:
         self.agent.stop(patience)
         if self.state is not StageState.FAILED:
             self.state = StageState.STOPPED
+
+    # ── draining ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def halt(self) -> None:
+        """End the query, for now. No snapshot can be taken without this stage until it is drained, or resumed."""
+        self._halt()
+        self._post(StageLost(self.spec.uid, "it is being drained"))
+
+    def drain(self) -> None:
+        """Bring the stage's event time to an end. It has no query afterwards, but its agent takes part in snapshots."""
+        self.halt()
+        self._stopping.clear()
+        for failures in range(1, self._restart.attempts + 2):
+            try:
+                self._run_last_batch()
+                break
+            except Exception as error:
+                if self._closed or isinstance(error, Fenced | Damaged) or failures > self._restart.attempts:
+                    raise Failed(
+                        f"Stage {self.spec.uid!r} could not be drained: {_reason(self._cause or error)}",
+                        untouched="Nothing is lost or done twice.",
+                        next="Mend the cause and ask again.",
+                    ) from error
+                _log.warning("%s: its last batch failed: %s; once more", self.spec.uid, _reason(self._cause or error))
+                time.sleep(self._restart.pause(failures))
+        self._life += 1
+        self.agent.start(Incarnation(self._life), self._newest())
+        self.state = StageState.ENDED
+
+    def resume(self) -> None:
+        """Go on after a `halt` or `drain`."""
+        if self._closed or self._thread.is_alive():
+            return
+        self.agent.stop()
+        self._stopping.clear()
+        self.state = StageState.RESTARTING
+        self._thread = threading.Thread(target=self._run, name=f"stage-{self.spec.uid}", daemon=True)
+        self._thread.start()
+
+    def _run_last_batch(self) -> None:
+        checkpoint = self.agent.checkpoint
+        if last_batch.due(checkpoint) is None and self._has_event_time():
+            logged = spark_checkpoint.last_logged(checkpoint)
+            written = self._written()
+            if logged is not None and logged <= written and not spark_checkpoint.is_committed(checkpoint, logged):
+                self._run_alone(logged)  # others see some of it already
+            last_batch.drop_refused(checkpoint, written)
+            if last_batch.add(checkpoint) is not None:
+                faults.point("drain.last-batch-added", self.spec.uid)
+        self._finish_last_batch()
+
+    def _finish_last_batch(self) -> None:
+        """At a drain, and at the next start if that was cut short."""
+        due = last_batch.due(self.agent.checkpoint)
+        if due is not None:
+            self._run_alone(due)
+            faults.point("drain.last-batch-run", self.spec.uid)
+        last_batch.put_back(self.agent.checkpoint)
+
+    def _run_alone(self, batch: int) -> None:
+        """A life for this one batch, which is the last in the query's log. It takes part in no snapshot."""
+        self._cause = None
+        self._life += 1
+        self.agent.standstill.after(batch)
+        query = None
+        try:
+            self.agent.start(Incarnation(self._life), self._newest(), aloof=True)
+            with _turns:
+                query = self._query = self._start_query()
+            while not spark_checkpoint.is_committed(self.agent.checkpoint, batch):
+                if self._stopping.is_set() or not query.isActive:
+                    query.awaitTermination(1)  # says why
+                    raise Failed(f"Stage {self.spec.uid!r} ended before its batch {batch} did.")
+                time.sleep(_POLL)
+        finally:
+            if query is not None:
+                self._stop_query(query)
+            self.agent.stop(_GRACE)
+            self.agent.standstill.lift()
+
+    def _written(self) -> int:
+        """The last batch of which channel or sinks know."""
+        held = [sink.last_batch() for sink in self.spec.sinks]
+        held += [self.output.log.last_batch(self.output.timeline)] if self.output is not None else []
+        return max((batch for batch in held if batch is not None), default=-1)
+
+    def _has_event_time(self) -> bool:
+        return "EventTimeWatermark" in str(self._result._jdf.queryExecution().analyzed().toString())
 
     # ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,6 +293,7 @@ class StageRunner:
         self._life += 1
         try:
             self.check()
+            self._finish_last_batch()
             self.agent.start(Incarnation(self._life), self._newest())
             with _turns:
                 try:

@@ -10,18 +10,26 @@ Spark had logged the offsets of those batches first, so the copy knows every bat
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from strobe.hosts.spark import spark_checkpoint
+from strobe.hosts.spark.channel_entries import fsync
 from strobe.hosts.spark.home import JobHome
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from strobe.store.manifest import NOTHING
 
-__all__ = ["adopt_checkpoints", "channel_positions", "stage_checkpoint"]
+__all__ = [
+    "adopt_checkpoints", "channel_positions", "link_checkpoint", "note_starts", "relocate_state", "stage_checkpoint",
+    "start_positions", "sync_tree",
+]  # fmt: skip
+
+_SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
 
 
 def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
@@ -31,12 +39,37 @@ def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) 
 
 def channel_positions(checkpoint: Path, batch: int, inputs: Iterable[NodeId]) -> dict[NodeId, int]:
     """Where each input stood after `batch`, from Spark's own offset log. 0 is before the first row."""
-    positions = dict.fromkeys(inputs, 0)
+    starts = start_positions(checkpoint) if batch == NOTHING else {}
+    positions = {uid: starts.get(uid, 0) for uid in inputs}
     if batch != NOTHING and positions:
         for offset in spark_checkpoint.read_offsets(checkpoint, batch).sources:
             if isinstance(offset, dict) and offset.get("channel") in positions:
                 positions[NodeId(offset["channel"])] = int(offset["version"])
     return positions
+
+
+def _starts(checkpoint: Path) -> Path:
+    """Beside all generations of the timeline: a stage that has not begun has no directory that could be adopted."""
+    return checkpoint.parent.parent / f"starts-{checkpoint.parent.name.partition('.')[0]}.json"
+
+
+def start_positions(checkpoint: Path) -> dict[NodeId, int]:
+    """Where the stage begins on each channel that was there before it did anything; 0 where this says nothing."""
+    try:
+        return {NodeId(uid): int(at) for uid, at in json.loads(_starts(checkpoint).read_bytes()).items()}
+    except FileNotFoundError:
+        return {}
+
+
+def note_starts(checkpoint: Path, starts: Mapping[NodeId, int]) -> None:
+    """Say where the stage begins, durably, before it has a batch."""
+    path = _starts(checkpoint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}")
+    fresh.write_text(json.dumps(dict(starts)))
+    fsync(fresh)
+    os.replace(fresh, path)
+    fsync(path.parent)
 
 
 def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
@@ -54,7 +87,8 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
         unfinished = new.with_name(f".{new.name}")
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
-            _link_all(old, unfinished)
+            link_checkpoint(old, unfinished)
+            relocate_state(unfinished, new)
             unfinished.rename(new)
         except OSError as error:
             raise Failed(
@@ -64,7 +98,29 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
             ) from error
 
 
-def _link_all(old: Path, new: Path) -> None:
+def relocate_state(checkpoint: Path, place: Path | None = None) -> None:
+    """Spark notes the schemas of a transformWithState by their full path. Make that the one below `place`, which is
+    where `checkpoint` is or will be."""
+    root = (checkpoint if place is None else place).absolute().as_uri().replace("file://", "file:", 1)
+    for path in checkpoint.glob("state/*/_metadata/v2/*"):
+        text = path.read_text()
+        moved = _SCHEMA_PATH.sub(lambda match: f'"{root}/{match[1]}"', text)
+        if moved != text:
+            fresh = path.with_name(f".{path.name}")
+            fresh.write_text(moved)
+            os.replace(fresh, path)
+
+
+def sync_tree(root: Path) -> None:
+    """Make every file below `root`, and their names, durable."""
+    for directory, _, names in os.walk(root):
+        for name in names:
+            fsync(Path(directory, name))
+        fsync(Path(directory))
+    fsync(root.parent)
+
+
+def link_checkpoint(old: Path, new: Path) -> None:
     """Batches' commits first: Spark writes them last, so whatever a linked commit needs is there to be linked too."""
     new.mkdir(parents=True)
     parts = sorted((e.name for e in os.scandir(old)), key=lambda name: (name != "commits", name))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from strobe.hosts.spark import faults, spark_checkpoint
 from strobe.hosts.spark.messages import StagePart
 from strobe.hosts.spark.recording import Recorded, Recording
+from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.manifest import NOTHING, BlobRef, NodeRecord, Prepared
@@ -31,10 +32,12 @@ class PartUploads:
         self,
         session: Callable[[SnapshotId], Session],
         state_rows: Callable[[NodeId], int | None],
+        descriptions: Mapping[NodeId, Mapping[str, Json]],
         threads: int = 2,
     ) -> None:
         self._session = session
         self._state_rows = state_rows
+        self._descriptions = descriptions
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
 
     def shutdown(self) -> None:
@@ -85,6 +88,7 @@ class PartUploads:
             alignment_ms=round((recording.recorded_at - recording.began) * 1000, 3),
             sync_ms=round(recording.sync_ms, 3),
             async_ms=round((time.monotonic() - began) * 1000, 3),
+            extra=self._descriptions.get(stage.uid, {}),
         )
         sinks = {name: (Prepared("position", position),) for name, position in recording.sinks.items()}
         return StagePart(record, recording.barrier, dict(recording.in_flight), sinks)

@@ -1,0 +1,274 @@
+"""What a stage keeps as state, described so that two versions of a file can be compared before anything is touched.
+
+Spark finds state again by the order of its operators in the plan, and their rows by position, not by name. A changed
+key or aggregate is noticed late, in the first batch, or not at all. So a description of each stage's operators is kept
+with every snapshot, and compared with the plan of the file that is to run.
+
+Two kinds of differences are told apart. What changes the *shape* of the state (operators, keys, types) cannot be
+restored. What changes only *names* can: the state goes on, and whether that is what is meant is for its author to say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from strobe.model.cut import Json
+from strobe.model.errors import Misuse
+from strobe.model.ids import NodeId
+
+__all__ = ["Difference", "changed_state", "compare_stages", "describe_stage", "operator_kinds"]
+
+_log = logging.getLogger("strobe.evolve")
+_DEDUPLICATE = {"Deduplicate": "distinct", "DeduplicateWithinWatermark": "distinct within watermark"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as it was. `harmful`: the state does not fit any more."""
+
+    sentence: str
+    harmful: bool
+
+
+# ── describing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def describe_stage(result: DataFrame) -> dict[str, Json]:
+    """`operators` with what they keep, in the plan's order; `sources` in the order in which Spark numbers them; and
+    the `schema` of the output."""
+    plan: Any = result._jdf.queryExecution().analyzed()
+    operators: list[Json] = []
+    sources: list[Json] = []
+    joins = _join_sides(result, plan)
+    for node in _nodes(plan):
+        kind = node.getClass().getSimpleName()
+        if kind in ("StreamingRelation", "StreamingRelationV2"):
+            sources.append(_source(node, kind))
+        elif node.isStreaming():
+            operator = _operator(node, kind, joins)
+            if operator is not None:
+                operators.append(operator)
+    return {"operators": operators, "sources": sources, "schema": result.schema.simpleString()}
+
+
+def operator_kinds(description: Json) -> list[str]:
+    operators = description.get("operators", []) if isinstance(description, dict) else []
+    return [str(o["kind"]) for o in operators if isinstance(o, dict)] if isinstance(operators, list) else []
+
+
+def _nodes(plan: Any) -> list[Any]:
+    found = [plan]
+    for child in _items(plan.children()):
+        found += _nodes(child)
+    return found
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def _operator(node: Any, kind: str, joins: list[Json]) -> Json:
+    if kind == "Aggregate":
+        return {
+            "kind": "aggregate",
+            "keys": [_column(e) for e in _items(node.groupingExpressions())],
+            "values": [f for e in _items(node.aggregateExpressions()) for f in _functions(e)],
+        }
+    if kind in _DEDUPLICATE:
+        return {"kind": _DEDUPLICATE[kind], "keys": [_column(e) for e in _items(node.keys())]}
+    if kind == "Join" and all(c.isStreaming() for c in _items(node.children())):
+        condition = node.condition()
+        text = condition.get().sql() if condition.isDefined() else ""
+        sides = joins.pop(0) if joins else None
+        return {"kind": "join", "type": node.joinType().sql(), "condition": text, "sides": sides}
+    if kind == "TransformWithStateInPySpark":
+        return {"kind": "transformWithState", **_processor(node)}
+    if kind == "FlatMapGroupsInPandasWithState":
+        return {
+            "kind": "applyInPandasWithState",
+            "keys": [_column(e) for e in _items(node.groupingAttributes())],
+            "values": [{"name": "state", "type": node.stateType().sql()}],
+        }
+    if kind == "GlobalLimit":
+        return {"kind": "limit"}
+    if kind == "EventTimeWatermark":
+        return {"kind": "watermark", "column": node.eventTime().sql(), "delay": str(node.delay())}
+    return None
+
+
+def _column(expression: Any) -> Json:
+    return {"name": expression.sql(), "type": expression.dataType().sql()}
+
+
+def _functions(expression: Any) -> list[Json]:
+    """The aggregate functions inside an expression: each has a place in the state."""
+    if expression.getClass().getSimpleName() == "AggregateExpression":
+        function = expression.aggregateFunction()
+        arguments = [e.dataType().sql() for e in _items(function.children())]
+        kind = f"{function.prettyName()}({', '.join(arguments)})"
+        return [{"name": expression.sql(), "type": kind}]
+    return [f for e in _items(expression.children()) for f in _functions(e)]
+
+
+def _join_sides(result: DataFrame, analyzed: Any) -> list[Json]:
+    """A join keeps the rows of both sides, with the columns that somebody needs: those the optimizer leaves."""
+    if not any(n.getClass().getSimpleName() == "Join" for n in _nodes(analyzed)):
+        return []
+    try:
+        session: Any = result.sparkSession._jsparkSession
+        optimized = session.sessionState().optimizer().execute(analyzed)
+        return [
+            [[_column(a) for a in _items(side.output())] for side in _items(node.children())]
+            for node in _nodes(optimized)
+            if node.getClass().getSimpleName() == "Join" and all(c.isStreaming() for c in _items(node.children()))
+        ]
+    except Exception as error:  # Spark's own business: the operator and its condition are compared all the same
+        _log.debug("the columns that a join keeps are not known: %s", error)
+        return []
+
+
+def _source(node: Any, kind: str) -> Json:
+    name = str(node.sourceName()).partition("[")[0]  # where it reads may change, how it counts may not
+    if kind == "StreamingRelationV2":
+        channel = node.extraOptions().get("channel")
+        if channel is not None and node.extraOptions().get("stage") is not None:
+            return f"channel {channel}"
+    return name
+
+
+def _processor(node: Any) -> dict[str, Json]:
+    described: dict[str, Json] = {"keys": [_column(e) for e in _items(node.leftAttributes())]}
+    try:
+        function = CloudPickleSerializer().loads(bytes(_bytes(node.functionExpr().func().command())))[0]  # type: ignore[no-untyped-call]
+        variables = _Variables()
+        function.__self__._stateful_processor.init(variables)
+        described["values"] = sorted(variables.found, key=str)
+    except Exception as error:  # what a processor does in `init` is its author's business
+        _log.debug("the state of a processor is not known: %s", error)
+    return described
+
+
+def _bytes(command: Any) -> Any:
+    return command if isinstance(command, bytes | bytearray) else command.unsafeArray()
+
+
+class _Variables:
+    """Stands in for Spark's handle while a processor says which state it has."""
+
+    def __init__(self) -> None:
+        self.found: list[Json] = []
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> _Unused:
+        return self._note(stateName, "value", schema, ttlDurationMs)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> _Unused:
+        return self._note(stateName, "list", schema, ttlDurationMs)
+
+    def getMapState(
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
+    ) -> _Unused:
+        return self._note(stateName, f"map by {_ddl(userKeySchema)}", valueSchema, ttlDurationMs)
+
+    def _note(self, name: str, kind: str, schema: Any, ttl: int | None) -> _Unused:
+        lives = " with a time to live" if ttl else ""
+        self.found.append({"name": name, "type": f"{kind} of {_ddl(schema)}{lives}"})
+        return _Unused()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: _Unused()
+
+
+class _Unused:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+def _ddl(schema: Any) -> str:
+    return (schema if isinstance(schema, StructType) else StructType.fromDDL(schema)).simpleString()
+
+
+# ── comparing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compare_stages(before: Json, after: Json) -> list[Difference]:
+    """What is not as it was when the state was written. Nothing if that was not described."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return []
+    return [
+        *_compare_sources(_list(before, "sources"), _list(after, "sources")),
+        *_compare_operators(_list(before, "operators"), _list(after, "operators")),
+    ]
+
+
+def changed_state(uid: NodeId, differences: Sequence[Difference]) -> Misuse | None:
+    """Why the stage cannot go on with its state, and the ways out."""
+    harmful = [d.sentence for d in differences if d.harmful]
+    if not harmful:
+        return None
+    return Misuse(
+        f"The state of stage {uid!r} does not fit its code any more: {'; '.join(harmful)}.",
+        untouched="Nothing was changed.",
+        next="Keep the operator as it was; or give the stage a new uid, which starts it without state, and drop the "
+        "old one with --allow-non-restored-state; or stop the job with --drain first and start a new one.",
+    )
+
+
+def _list(description: Mapping[str, Json], name: str) -> list[Any]:
+    value = description.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _compare_sources(before: list[Any], after: list[Any]) -> list[Difference]:
+    if before == after:
+        return []
+    return [Difference(f"it read {_listed(before)}, and now reads {_listed(after)}, in this order", True)]
+
+
+def _listed(names: list[Any]) -> str:
+    return ", ".join(map(str, names)) or "nothing"
+
+
+def _compare_operators(before: list[Any], after: list[Any]) -> list[Difference]:
+    old, new = ([o for o in operators if o["kind"] != "watermark"] for operators in (before, after))
+    if [o["kind"] for o in old] != [o["kind"] for o in new]:
+        was, is_ = (", ".join(o["kind"] for o in operators) or "none" for operators in (old, new))
+        return [Difference(f"its operators with state were: {was}; they are now: {is_}", True)]
+    found = [d for was, is_ in zip(old, new, strict=True) for d in _compare_operator(was, is_)]
+    marks = [
+        [(o["column"], o["delay"]) for o in operators if o["kind"] == "watermark"] for operators in (before, after)
+    ]
+    if marks[0] != marks[1]:
+        was, is_ = (", ".join(f"{c} by {d}" for c, d in mark) or "none" for mark in marks)
+        found.append(Difference(f"its watermark was {was}, and is now {is_}", False))
+    return found
+
+
+def _compare_operator(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    kind = before["kind"]
+    found: list[Difference] = []
+    for part, word in (("keys", "key"), ("values", "value")):
+        if part in before and part in after:
+            found += _compare_columns(f"{word}s of its {kind}", before[part], after[part])
+    if kind == "join":
+        if before["type"] != after["type"]:
+            found.append(Difference(f"its join was {before['type']}, and is now {after['type']}", True))
+        if before["condition"] != after["condition"]:
+            found.append(Difference(f"its join was on {before['condition']}, and is now on {after['condition']}", True))
+        for side, was, is_ in zip(("left", "right"), before["sides"] or (), after["sides"] or (), strict=False):
+            found += _compare_columns(f"rows on the {side} of its join", was, is_)
+    return found
+
+
+def _compare_columns(what: str, before: list[Any], after: list[Any]) -> list[Difference]:
+    if before == after:
+        return []
+    was, is_ = (", ".join(f"{c['name']} {c['type']}" for c in columns) or "none" for columns in (before, after))
+    harmful = [c["type"] for c in before] != [c["type"] for c in after]
+    return [Difference(f"the {what} were {was}, and are now {is_}", harmful)]

@@ -1,0 +1,115 @@
+"""From plans to stages that can start: restored if that was asked for, else resumed where they were left.
+
+A file may have changed since the job last ran. What that means for state, channels and positions is found out here,
+before anything is touched, from what the job's memory says of the last start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark import spark_checkpoint
+from strobe.hosts.spark.assemble import AssembledStage, DraftStage, open_stages
+from strobe.hosts.spark.channel_log import LOG, ChannelLog
+from strobe.hosts.spark.evolve import changed_state, compare_stages, describe_stage
+from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.rescale import rescale_stages
+from strobe.hosts.spark.restore import restore_job, sweep_leftovers
+from strobe.hosts.spark.restore_channels import restore_channel
+from strobe.hosts.spark.restore_plan import ChannelAction, ChannelPlan, RestoreOptions
+from strobe.hosts.spark.stage_files import adopt_checkpoints, note_starts, stage_checkpoint, start_positions
+from strobe.model.cut import Json
+from strobe.model.errors import Misuse
+from strobe.model.ids import ChannelId, NodeId
+
+__all__ = ["Ready", "bring_up"]
+
+_log = logging.getLogger("strobe.job")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Stages that can start, and what they keep as state, by uid."""
+
+    stages: Sequence[AssembledStage]
+    descriptions: Mapping[NodeId, Mapping[str, Json]]
+
+
+def bring_up(
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    base: Path,
+    spark: SparkSession,
+    options: RestoreOptions,
+) -> Ready:
+    sweep_leftovers(home)
+    descriptions = {d.spec.uid: describe_stage(d.result) for d in drafts}
+    options = _with_newest(pipeline, home, options)
+    if options.snapshot is not None or home.memory.restoring is not None:
+        restore_job(pipeline, drafts, descriptions, home, base, spark, options)
+    else:
+        _check_file(pipeline, home, descriptions)
+        _add_stages(pipeline, drafts, home)
+    stages = open_stages(pipeline, drafts, home, base)
+    adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
+    rescale_stages(pipeline, home, spark, options, descriptions)
+    home.remember(stages=descriptions)
+    return Ready(stages, descriptions)
+
+
+def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
+    """Stages that have done something on this timeline and are not in the file any more."""
+    known = (uid for uid in home.memory.stages if uid not in pipeline.stages)
+    return [uid for uid in known if spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None]
+
+
+def _with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> RestoreOptions:
+    """Dropping a stage begins a new line of history, at the newest checkpoint."""
+    removed = _removed(pipeline, home)
+    if options.snapshot is not None or home.memory.restoring is not None or not removed:
+        return options
+    if not options.allow_non_restored_state:
+        raise Misuse(
+            f"Stage {removed[0]!r} of job {home.job!r} is not in the file any more; its state would be dropped.",
+            untouched="Nothing was changed.",
+            next="Put it back under the same uid, or drop it for good with --allow-non-restored-state: the job then "
+            "goes on from its newest checkpoint.",
+        )
+    return replace(options, snapshot=home.job)
+
+
+def _check_file(pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Json]) -> None:
+    for uid in pipeline.stages:
+        before = home.memory.stages.get(uid)
+        if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
+            continue
+        differences = compare_stages(before, descriptions[uid])
+        problem = changed_state(uid, differences)
+        if problem is not None:
+            raise problem
+        for difference in differences:
+            _log.warning("%s: %s; its state goes on as it is", uid, difference.sentence)
+
+
+def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:
+    """Stages that the job did not have when it last started. Where they begin is settled once."""
+    for draft in drafts:
+        uid, checkpoint = draft.spec.uid, stage_checkpoint(home, draft.spec.uid)
+        if not home.memory.stages or uid in home.memory.stages or start_positions(checkpoint):
+            continue
+        if (home.path(home.layout.channel(uid)) / LOG).is_dir() and pipeline.readers(uid):
+            # From another life under this uid: what it holds has nothing to do with this one.
+            restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft.schema, home)
+        logs = {read: home.path(home.layout.channel(read)) for read in draft.spec.inputs}
+        channels = {read: ChannelLog(path) for read, path in logs.items() if (path / LOG).is_dir()}
+        earliest = draft.spec.start == "earliest"
+        starts = {read: max(log.trimmed, 0) if earliest else log.end for read, log in channels.items()}
+        if starts:
+            note_starts(checkpoint, starts)
