@@ -29,14 +29,14 @@ class Account(Process):
         self.every(self.seconds)
 
     def on_timer(self, name: str) -> None:
-        for _ in range(self.burst):
+        for _ in range(self.burst if self.peers else 0):
             amount = min(self.balance, 1 + self.turn % 7)
             if amount:
                 self.pay(amount)
 
     def on_message(self, sender: str, message: Any) -> None:
         self.balance += message.amount
-        if self.balance % 3 == 0:
+        if self.balance % 3 == 0 and self.peers:
             self.pay(message.amount)
 
     def pay(self, amount: int) -> None:

@@ -99,7 +99,7 @@ def test_a_message_with_changed_bytes_is_a_message_or_the_peers_fault(tree: Tree
 
 
 def test_a_message_that_cannot_be_sent_names_the_field() -> None:
-    with pytest.raises(Misuse, match=r"Field 'value.inner\[1\]' of message Anything .* is a object"):
+    with pytest.raises(Misuse, match=r"Field 'value.inner\[1\]' of message Anything .* is of type object"):
         encode_message(Anything({"inner": [1, object()]}))
 
 

@@ -201,7 +201,7 @@ def _finite(value: Any) -> Json:
 def _refuse(value: Any, what: str, error: Exception) -> NoReturn:
     path, culprit = _find(value, "", 0)
     where = f"field {path.lstrip('.')!r} of {what}" if path else what
-    reason = str(error).rstrip(".") if culprit is None else f"{_short(culprit)} is a {type(culprit).__name__}"
+    reason = str(error).rstrip(".") if culprit is None else f"{_short(culprit)} is of type {type(culprit).__name__}"
     raise Misuse(
         f"{where[0].upper()}{where[1:]} cannot be written: {reason}.",
         untouched="Nothing was sent or stored.",

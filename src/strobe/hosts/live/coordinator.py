@@ -64,6 +64,7 @@ class LiveCoordinator:
         journal: Path | None = None,
         restore_timeout: float = 30.0,
         on_failed: Callable[[str], None] = lambda reason: None,
+        on_lost: Callable[[NodeId], None] = lambda node: None,
     ) -> None:
         self.topology = topology
         self.graph = topology.graph
@@ -77,6 +78,7 @@ class LiveCoordinator:
         self._journal_directory = journal
         self._journal: PartWriter | None = None
         self._on_failed = on_failed
+        self._on_lost = on_lost
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "snapshots")
@@ -209,6 +211,7 @@ class LiveCoordinator:
             self._lose_snapshots(f"{node} was lost: {reason}")
             self._revival.underway = True
             self._spawn(self._go_back())
+        self._on_lost(node)
 
     def peer_back(self, node: NodeId) -> None:
         self._revival.back(node)

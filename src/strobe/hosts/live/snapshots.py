@@ -171,11 +171,17 @@ def check_fits(manifest: Manifest, graph: Graph, name: str) -> None:
     """A snapshot is restored onto the nodes and channels that it was taken of; their names are their identity."""
     if manifest.host != "live":
         raise Misuse(f"Snapshot {manifest.snapshot} was taken of a system on {manifest.host}, not of live processes.")
-    ours, theirs = ({*g.nodes, *map(str, g.channels)} for g in (graph, manifest.graph))
-    for names, fault in ((theirs - ours, "is not in the topology"), (ours - theirs, "is not in the snapshot")):
+    theirs = manifest.graph
+    differences = (
+        ([f"node {n}" for n in theirs.nodes if n not in graph.nodes], "is not in the topology"),
+        ([f"node {n}" for n in graph.nodes if n not in theirs.nodes], "is not in the snapshot"),
+        ([f"channel {c}" for c in theirs.channels if c not in graph.channels], "is not in the topology"),
+        ([f"channel {c}" for c in graph.channels if c not in theirs.channels], "is not in the snapshot"),
+    )
+    for names, fault in differences:
         if names:
             raise Misuse(
-                f"Snapshot {manifest.snapshot} of {manifest.job} does not fit {name}: {sorted(names)[0]} {fault}.",
+                f"Snapshot {manifest.snapshot} of {manifest.job} does not fit {name}: {names[0]} {fault}.",
                 untouched="Nothing was started.",
                 next="Start it with the nodes and channels that it was taken of.",
             )

@@ -77,10 +77,11 @@ class System:
         journal: bool = False,
         max_restarts: int = 5,
         restart_window: float = 30.0,
-        lost_after: float = 5.0,
+        lost_after: float = 20.0,
     ) -> None:
         """`restore` names a snapshot as `strobe inspect` takes it; without it the system goes on from its own last one,
-        or begins. `max_restarts` within `restart_window` seconds are the most that a node may need."""
+        or begins. `max_restarts` within `restart_window` seconds are the most that a node may need;
+        one that cannot be reached for `lost_after` seconds is lost."""
         self.topology = topology
         self.home = home.absolute()
         self.failed: asyncio.Future[str] | None = None
@@ -124,7 +125,14 @@ class System:
             tls=None if options.tls is None else options.tls.dialling(),
         )
         self._coordinator = LiveCoordinator(
-            self.topology, store, self._memory, reach, self._settings, journal=self._journal, on_failed=self._fail
+            self.topology,
+            store,
+            self._memory,
+            reach,
+            self._settings,
+            journal=self._journal,
+            on_failed=self._fail,
+            on_lost=self._end,
         )
         starting = [self._launch(spec.name, options) for spec in self.topology.nodes if spec.name in self.local]
         await asyncio.gather(*starting)
@@ -275,6 +283,13 @@ class System:
                 self._fail(str(answer["error"]))
                 return
             self._running().reach(node, (str(answer["host"]), int(answer["port"])))
+
+    def _end(self, node: NodeId) -> None:
+        """A node that cannot be reached and has not ended hangs: it is ended, so that it can be started again."""
+        process = self._processes.get(node)
+        if process is not None and process.returncode is None and not self._stopping:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
 
     # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
