@@ -85,7 +85,7 @@ class FaultyProxy:
             protocol_version = "HTTP/1.1"
 
             def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 proxy.seen.append((self.command, self.path))
                 if proxy.fault is not None and proxy.fault(proxy, self, self.command, self.path):
                     self.close_connection = True

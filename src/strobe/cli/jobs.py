@@ -17,9 +17,8 @@ from strobe.hosts.spark.metrics import progress_from_json, stage_from_json
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
-from strobe.store.filesystem import FilesystemStore
-from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
+from strobe.store.places import checkpoints_of
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = [
@@ -218,7 +217,7 @@ def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
 
 
 def _store(session: Session, job: str) -> SnapshotStore:
-    return SnapshotStore(FilesystemStore(session.home), JobLayout(job), job)
+    return checkpoints_of(session.home, job)
 
 
 def _kept(session: Session, job: str, snapshot: SnapshotId) -> dict[str, Json]:

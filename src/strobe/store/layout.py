@@ -7,6 +7,7 @@ object store. Snapshots and blobs may live in any store; stages, channels, logs 
 jobs/<job>/
   lock  incarnation.json  runtime.json  token        who runs the job now, and how to reach it
   driver-<incarnation>                               from where that driver writes these; without it, it cannot
+  store.json  owner.json                             where the checkpoints are, if elsewhere; and there, whose they are
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
   channels/<uid>                                     a Delta table
@@ -187,6 +188,16 @@ class JobLayout(_Blobs):
     def runtime(self) -> str:
         """Process id, address, start time of the driver that runs now."""
         return f"{self.root}/runtime.json"
+
+    @property
+    def store(self) -> str:
+        """Which store holds the checkpoints."""
+        return f"{self.root}/store.json"
+
+    @property
+    def owner(self) -> str:
+        """In a store outside the home: which home writes there."""
+        return f"{self.root}/owner.json"
 
     @property
     def token(self) -> str:

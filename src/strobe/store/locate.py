@@ -1,7 +1,9 @@
 """From what a person types to a snapshot.
 
 A snapshot is named by the directory that holds its manifest (or by the manifest itself), or as `JOB` for the job's
-newest checkpoint, or `JOB/12` for that one.
+newest checkpoint, or `JOB/12` for that one. In a bucket it is the same, with an address in front: the snapshot's
+directory (`s3://bucket/prefix/jobs/ledger/snapshots/chk-000012`, or where a savepoint was put), or the job's
+(`s3://bucket/prefix/jobs/ledger`) for its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from pathlib import Path
 
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import SnapshotId, check_uid
+from strobe.store.base import Absent
 from strobe.store.check import read_manifest
 from strobe.store.filesystem import FilesystemStore
-from strobe.store.layout import JOBS, MANIFEST, JobLayout, SavepointLayout, SnapshotLayout
+from strobe.store.layout import JOBS, MANIFEST, JobLayout, SavepointLayout, SnapshotLayout, parse_snapshot_name
 from strobe.store.manifest import Manifest
+from strobe.store.places import checkpoints_of, open_objects, place_of
+from strobe.store.s3 import is_s3
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["Located", "jobs_in", "locate"]
@@ -22,9 +27,13 @@ __all__ = ["Located", "jobs_in", "locate"]
 
 @dataclass(frozen=True)
 class Located:
+    """`where` it is, in words: a path or an address. `home`: of a checkpoint, the home of its job, where its channels
+    are, as far as that is known; None for what stands alone."""
+
     store: SnapshotStore
     snapshot: SnapshotId
-    where: Path
+    where: str
+    home: Path | None = None
 
     def load(self) -> Manifest:
         return self.store.load(self.snapshot)
@@ -37,11 +46,13 @@ def jobs_in(home: Path) -> tuple[str, ...]:
 
 
 def locate(name: str, home: Path) -> Located:
+    if is_s3(name):
+        return _in_bucket(name.rstrip("/").removesuffix(f"/{MANIFEST}"), home)
     path = Path(name)
     if path.name == MANIFEST:
         path = path.parent
     if (path / MANIFEST).is_file():
-        return _at(path)
+        return _at(path, home)
     if path.exists() and not (home / JOBS / name).is_dir():
         raise Misuse(
             f"{name} is not a snapshot: it holds no {MANIFEST}.",
@@ -56,9 +67,11 @@ def locate(name: str, home: Path) -> Located:
             untouched="Nothing was changed.",
             next=f"The jobs there: {known}. Name a snapshot's directory, or JOB, or JOB/ID.",
         )
-    layout = JobLayout(check_uid(job, "job"))
-    store = SnapshotStore(FilesystemStore(home), layout, job)
-    there = store.list()
+    return _of_job(checkpoints_of(home, check_uid(job, "job")), number, home)
+
+
+def _of_job(store: SnapshotStore, number: str, home: Path | None) -> Located:
+    job, there = store.job, store.list()
     wanted = SnapshotId(int(number)) if number else (there[-1] if there else None)
     if wanted is None or wanted not in there:
         held = ", ".join(map(str, there)) or "none"
@@ -67,7 +80,33 @@ def locate(name: str, home: Path) -> Located:
             untouched="Nothing was changed.",
             next=f"Its checkpoints: {held}.",
         )
-    return Located(store, wanted, home / layout.directory(wanted))
+    return Located(store, wanted, store.objects.describe(store.layout.directory(wanted).rstrip("/")), home)
+
+
+def _home_of(job: str, place: str, home: Path) -> Path | None:
+    """The home of the job whose checkpoints are at `place`: that place itself, or `home` if it says so."""
+    if not is_s3(place) and (Path(place) / JobLayout(job).incarnation).is_file():
+        return Path(place)
+    return home if job in jobs_in(home) and place_of(home, job) == place else None
+
+
+def _in_bucket(url: str, home: Path) -> Located:
+    above, _, rest = url.rpartition(f"/{JOBS}/")
+    job, _, place = rest.partition("/")
+    number = parse_snapshot_name(place.rpartition("/")[2]) if place.startswith("snapshots/") else None
+    if above.count("/") >= 2 and _legal(job) and (not place or number is not None):
+        store = SnapshotStore(open_objects(above), JobLayout(job), job)
+        return _of_job(store, "" if number is None else str(number), _home_of(job, above, home))
+    objects = open_objects(url)
+    try:
+        manifest = read_manifest(objects, MANIFEST)
+    except Absent:
+        raise Misuse(
+            f"{url} is not a snapshot: it holds no {MANIFEST}.",
+            untouched="Nothing was changed.",
+            next="Name the snapshot's place, or that of its job: s3://bucket/prefix/jobs/JOB.",
+        ) from None
+    return Located(SnapshotStore(objects, SavepointLayout("", manifest.snapshot), manifest.job), manifest.snapshot, url)
 
 
 def _legal(name: str) -> bool:
@@ -79,7 +118,7 @@ def _legal(name: str) -> bool:
     return True
 
 
-def _at(path: Path) -> Located:
+def _at(path: Path, given: Path) -> Located:
     absolute = path.absolute()
     manifest = read_manifest(FilesystemStore(absolute), MANIFEST)
     layout: SnapshotLayout
@@ -87,8 +126,9 @@ def _at(path: Path) -> Located:
     job_layout = JobLayout(manifest.job)
     if absolute == home / job_layout.directory(manifest.snapshot).rstrip("/"):
         layout, root = job_layout, home
+        owner = _home_of(manifest.job, str(home), given)
     elif (absolute / "blobs").is_dir() or not any(manifest.blobs()):
-        layout, root = SavepointLayout("", manifest.snapshot), absolute
+        layout, root, owner = SavepointLayout("", manifest.snapshot), absolute, None
     else:
         raise Damaged(
             f"{path} holds the manifest of snapshot {manifest.snapshot} of job {manifest.job!r}, but its blobs are not "
@@ -96,4 +136,4 @@ def _at(path: Path) -> Located:
             untouched="Nothing was changed.",
             next="Name it where it was made; a savepoint can be moved.",
         )
-    return Located(SnapshotStore(FilesystemStore(root), layout, manifest.job), manifest.snapshot, absolute)
+    return Located(SnapshotStore(FilesystemStore(root), layout, manifest.job), manifest.snapshot, str(absolute), owner)

@@ -18,9 +18,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 
-from strobe.model.errors import Failed, HostFault, Misuse, StrobeError
+from strobe.model.errors import Damaged, Failed, HostFault, Misuse, StrobeError
 from strobe.model.ids import SnapshotId, Timeline
 from strobe.store.base import Absent, ObjectStore
 from strobe.store.check import Problem, owner, read_blob, read_manifest, verify_snapshot
@@ -150,13 +151,17 @@ class SnapshotStore:
             self._collect(place.references.forget(snapshot))
             place.on_point("store.dispose.after")
 
-    def retire(self, keep: int, protect: Iterable[SnapshotId] = ()) -> tuple[SnapshotId, ...]:
-        """Disposes of all but the newest `keep` snapshots and those that are protected. Returns which, oldest first."""
+    def retire(
+        self, keep: int, protect: Iterable[SnapshotId] = (), *, older_than: datetime | None = None
+    ) -> tuple[SnapshotId, ...]:
+        """Disposes of all but the newest `keep` snapshots, those that are protected and, with `older_than`, those that
+        were completed since. Returns which, oldest first. A crash in between leaves the rest to the next call."""
         if keep < 1:
             raise Misuse(f"{keep} snapshots cannot be retained.", next="Retain one or more.")
         protected = set(protect)
         with self._going:
-            retired = tuple(snapshot for snapshot in self.list()[:-keep] if snapshot not in protected)
+            candidates = [snapshot for snapshot in self.list()[:-keep] if snapshot not in protected]
+            retired = tuple(s for s in candidates if older_than is None or self._completed_before(s, older_than))
             for snapshot in retired:
                 self.dispose(snapshot)
         return retired
@@ -179,6 +184,16 @@ class SnapshotStore:
             untouched="Nothing was changed.",
             next=f"Its snapshots: {there}.",
         )
+
+    def _completed_before(self, snapshot: SnapshotId, when: datetime) -> bool:
+        """A damaged one has no age and nobody can restore it: it goes by number alone. One that cannot be read for
+        another reason stays for now."""
+        try:
+            return datetime.fromisoformat(self.load(snapshot).completed) < when
+        except Damaged:
+            return True
+        except StrobeError:
+            return False
 
     def _ended(self, snapshot: SnapshotId, blobs: Iterable[str]) -> None:
         with self._lock:

@@ -12,6 +12,9 @@ from strobe.protocol.coordination import CoordinatorSettings
 __all__ = ["CheckpointConfig", "RestartPolicy", "RetentionOnCancel"]
 
 
+_LONGEST = 100 * 366 * 86_400  # seconds, for ages: a hundred years
+
+
 class RetentionOnCancel(Enum):
     RETAIN = "retain"
     DELETE = "delete"
@@ -32,6 +35,9 @@ class CheckpointConfig:
     `interval` None: only when asked. `mode`: "aligned", "unaligned", or "aligned-with-timeout", which turns unaligned
     after `alignment_timeout`. `retention_on_cancel` is "retain" here and "delete" in Flink: losing the last checkpoint
     to a cancel is the one default of Flink's that nobody has ever wanted at three in the morning.
+
+    At least `retained` checkpoints are kept; with `retained_age`, all that are younger than so many seconds too.
+    `store` says where checkpoints go: None is the home directory, else another directory or `s3://bucket/prefix`.
     """
 
     interval: float | None = 10.0
@@ -43,18 +49,29 @@ class CheckpointConfig:
     retention_on_cancel: str = "retain"
     mode: str = "aligned"
     alignment_timeout: float = 30.0
+    retained_age: float | None = None
+    store: str | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("mode", BarrierMode), ("retention_on_cancel", RetentionOnCancel)):
             if getattr(self, name) not in {v.value for v in values}:
                 known = ", ".join(v.value for v in values)
                 raise Misuse(f"CheckpointConfig({name}={getattr(self, name)!r}): it must be one of {known}.")
-        for name in ("interval", "min_pause", "timeout", "alignment_timeout"):
+        for name in ("interval", "min_pause", "timeout", "alignment_timeout", "retained_age"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
                 raise Misuse(f"CheckpointConfig({name}={value!r}): it must be a number of seconds.")
         if self.alignment_timeout < 0:
             raise Misuse(f"CheckpointConfig(alignment_timeout={self.alignment_timeout!r}): it must be 0 or more.")
+        if self.retained_age is not None and not 0 <= self.retained_age <= _LONGEST:
+            raise Misuse(
+                f"CheckpointConfig(retained_age={self.retained_age!r}): it must be from 0 to {_LONGEST:,} seconds."
+            )
+        if self.store is not None and (not isinstance(self.store, str) or not self.store.strip()):
+            raise Misuse(
+                f"CheckpointConfig(store={self.store!r}): it must be a directory, or s3://bucket/prefix.",
+                next="Leave it out to keep checkpoints in the home directory.",
+            )
         self.coordinator()  # says what is wrong with the rest
 
     def coordinator(self) -> CoordinatorSettings:

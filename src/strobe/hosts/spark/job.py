@@ -48,8 +48,8 @@ from strobe.hosts.spark.uploads import PartUploads
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.coordination import Kind
-from strobe.store.filesystem import FilesystemStore
 from strobe.store.locate import locate
+from strobe.store.places import settle
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
@@ -153,7 +153,7 @@ class Job:
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
             master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
         )  # fmt: skip
-        objects = FilesystemStore(home.home, on_point=faults.point)
+        objects = settle(home.home, self.name, pipeline.checkpoint.store, on_point=faults.point)
         self.store = SnapshotStore(objects, home.layout, self.name, guard=home.check_owner, on_point=faults.point)
         self.store.sweep()
         _log.info("Spark starts")

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from strobe.hosts.spark.home import is_live, read_runtime
 from strobe.model.errors import StrobeError
-from strobe.store.filesystem import FilesystemStore
-from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
-from strobe.store.snapshots import SnapshotStore
+from strobe.store.places import checkpoints_of
 
 __all__ = ["JobSummary", "list_jobs", "summarise"]
 
@@ -50,5 +48,13 @@ def summarise(home: Path, job: str) -> JobSummary:
         started=str(runtime.get("started", "")),
         error=str(runtime.get("error", "")),
         incarnation=runtime.get("incarnation"),
-        checkpoints=tuple(SnapshotStore(FilesystemStore(home), JobLayout(job), job).list()),
+        checkpoints=_checkpoints(home, job),
     )
+
+
+def _checkpoints(home: Path, job: str) -> tuple[int, ...]:
+    """None if the store cannot be asked: a list of jobs must not fail for that. `strobe checkpoints` says why."""
+    try:
+        return tuple(checkpoints_of(home, job).list())
+    except StrobeError:
+        return ()

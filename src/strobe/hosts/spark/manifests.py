@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 from strobe import __version__
 from strobe.hosts.spark import faults
@@ -91,9 +92,18 @@ class ManifestWriter(SnapshotWriter):
         self._stores.give_up(snapshot)
 
     def dispose(self, snapshot: SnapshotId) -> None:
-        self._store.dispose(snapshot)
+        """`snapshot` is past its retention by number. What goes is decided by the store's own list, so that what was
+        too young then, or left by a crash, goes when its time has come."""
+        config = self._pipeline.checkpoint
+        age = config.retained_age
+        gone = self._store.retire(
+            config.retained,
+            self._home.memory.pinned,
+            older_than=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
+        )
         with self._lock:
-            self._retained.pop(snapshot, None)
+            for each in gone:
+                self._retained.pop(each, None)
 
     def trim(self) -> None:
         """Let go of rows that every consumer, and every retained snapshot, is past."""

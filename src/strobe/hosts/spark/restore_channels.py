@@ -29,7 +29,6 @@ from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.restore_plan import ChannelAction, ChannelPlan, ContentCommit, How, StageAction, StagePlan
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, Timeline
-from strobe.store.layout import JobLayout
 from strobe.store.locate import Located
 from strobe.store.manifest import ChannelRecord, Kind, Manifest
 
@@ -129,8 +128,7 @@ def _content(
                 next=f"`strobe verify {found.where}`; restore another snapshot.",
             ) from error
         return ChannelPlan(name, ChannelAction.REFILLED, record, record.barrier, content=content), known
-    home = found.where.parents[3] if isinstance(found.store.layout, JobLayout) else None
-    path = None if home is None or record.location is None else home / record.location
+    path = None if found.home is None or record.location is None else found.home / record.location
     if path is None or not (path / LOG).is_dir():
         raise Failed(
             f"The rows of channel {name} cannot be reached: a checkpoint leaves them in its job's home"

@@ -116,8 +116,8 @@ def _how(pipeline: Pipeline, home: JobHome, found: Located, manifest: Manifest, 
                 next=f"Name a snapshot of this pipeline: `strobe checkpoints {pipeline.name}` shows them.",
             )
         )
-    here = home.path(home.layout.directory(manifest.snapshot)).resolve()
-    if manifest.kind is Kind.CHECKPOINT and manifest.job == pipeline.name and found.where.resolve() == here:
+    own = found.home is not None and found.home.resolve() == home.home.resolve()
+    if manifest.kind is Kind.CHECKPOINT and manifest.job == pipeline.name and own:
         return How.ROLLBACK
     if not has_run(home):
         return How.FORK

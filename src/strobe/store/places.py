@@ -1,0 +1,112 @@
+"""Where a job keeps its checkpoints: below its home, in another directory, or in a bucket.
+
+The job's home notes the place (`store.json`), so that whoever knows the home finds the checkpoints. A place outside the
+home notes the home that writes there (`owner.json`, put on condition that there is none): each job of each home has a
+random name of its own, and a second home that would write the same job's checkpoints to the same place is refused
+before it could sweep away what the first one is writing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from strobe.model.errors import Damaged, Misuse
+from strobe.store.base import Absent, AlreadyThere, ObjectStore
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import JobLayout
+from strobe.store.points import OnPoint, no_point
+from strobe.store.s3 import S3Store, is_s3
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["checkpoints_of", "open_objects", "place_of", "settle"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What a home knows of a job's store: None is the home itself; `owner` is its name there."""
+
+    store: str | None
+    owner: str
+
+
+def open_objects(place: str | Path, *, on_point: OnPoint = no_point) -> ObjectStore:
+    """The store at an address: `s3://bucket/prefix`, or a directory. A bucket must be there."""
+    if isinstance(place, str) and is_s3(place):
+        store = S3Store(place)
+        store.check()
+        return store
+    return FilesystemStore(Path(place), on_point=on_point)
+
+
+def place_of(home: Path, job: str) -> str:
+    """The address of the store that holds the job's checkpoints."""
+    note = _read(home, job)
+    return note.store if note is not None and note.store is not None else str(home.absolute())
+
+
+def checkpoints_of(home: Path, job: str) -> SnapshotStore:
+    """A job's checkpoints, for reading."""
+    return SnapshotStore(open_objects(place_of(home, job)), JobLayout(job), job)
+
+
+def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_point) -> ObjectStore:
+    """The store that the job's driver writes its checkpoints to, and keeps to until it is told another."""
+    layout, local = JobLayout(job), FilesystemStore(home, on_point=on_point)
+    if place is not None and not is_s3(place):
+        place = str(Path(place).absolute())
+    if place == str(home.absolute()):
+        place = None
+    note = _read(home, job) or _Note(None, os.urandom(16).hex())
+    if place is None:
+        if note.store is not None:
+            _write(local, layout, _Note(None, note.owner))
+        return local
+    if note.store != place:
+        _write(local, layout, note)  # the name first: a place that is taken must be ours again after a crash
+    objects = open_objects(place, on_point=on_point)
+    if isinstance(objects, S3Store):
+        objects.check(writable=True)
+    _take(objects, layout, note.owner)
+    if note.store != place:
+        _write(local, layout, _Note(place, note.owner))
+    return objects
+
+
+def _take(objects: ObjectStore, layout: JobLayout, owner: str) -> None:
+    data = json.dumps({"owner": owner}).encode()
+    try:
+        objects.put(layout.owner, data, if_absent=True)
+    except AlreadyThere:
+        if objects.get(layout.owner) == data:
+            return
+        raise Misuse(
+            f"The checkpoints of job {layout.job!r} at {objects.describe()} are written from another home directory.",
+            untouched="Nothing was started, and nothing there was changed.",
+            next="Choose another place or another job name. If that home is gone for good, delete "
+            f"{objects.describe(layout.owner)} and start again.",
+        ) from None
+
+
+def _read(home: Path, job: str) -> _Note | None:
+    local, key = FilesystemStore(home), JobLayout(job).store
+    try:
+        value = json.loads(local.get(key))
+        store, owner = value["store"], value["owner"]
+        if not (store is None or isinstance(store, str)) or not isinstance(owner, str):
+            raise ValueError("a field has the wrong type")
+    except Absent:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(
+            f"{local.describe(key)}, which says where the checkpoints of job {job!r} are, cannot be read: {error}.",
+            untouched="Nothing was changed.",
+            next="Put back a copy of it, or delete it if the checkpoints are in the home directory.",
+        ) from error
+    return _Note(store, owner)
+
+
+def _write(local: FilesystemStore, layout: JobLayout, note: _Note) -> None:
+    local.put(layout.store, json.dumps(asdict(note)).encode())
