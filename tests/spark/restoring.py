@@ -17,10 +17,10 @@ from tests.spark.ledger_data import delta_rows, read_transfers
 BOUNDED = {"availableNow": True}
 
 
-def ledger(data: Path, *, bounded: bool = False, name: str = "ledger", **settings: Any) -> strobe.Pipeline:
-    """transfers → postings (append) → balances (upsert). Checkpoints only when asked; all are kept."""
-    config = strobe.CheckpointConfig(interval=None, retained=100, tolerable_failures=100)
-    pipeline = strobe.Pipeline(name, checkpoint=config, **settings)
+def ledger(data: Path, *, bounded: bool = False, retained: int = 100) -> strobe.Pipeline:
+    """transfers → postings (append) → balances (upsert). Checkpoints only when asked."""
+    config = strobe.CheckpointConfig(interval=None, retained=retained, tolerable_failures=100)
+    pipeline = strobe.Pipeline("ledger", checkpoint=config)
 
     @pipeline.stage(uid="transfers", trigger=BOUNDED if bounded else None)
     def transfers(spark: SparkSession) -> DataFrame:

@@ -253,9 +253,11 @@ def _compare_operators(before: list[Any], after: list[Any]) -> list[Difference]:
 def _compare_operator(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     kind = before["kind"]
     found: list[Difference] = []
-    for part, word in (("keys", "key"), ("values", "value")):
-        if part in before and part in after:
-            found += _compare_columns(f"{word}s of its {kind}", before[part], after[part])
+    if "keys" in before and "keys" in after:
+        found += _compare_columns(f"keys of its {kind}", before["keys"], after["keys"])
+    if "values" in before and "values" in after:
+        compare = _compare_variables if kind == "transformWithState" else _compare_columns
+        found += compare(f"values of its {kind}", before["values"], after["values"])
     if kind == "join":
         if before["type"] != after["type"]:
             found.append(Difference(f"its join was {before['type']}, and is now {after['type']}", True))
@@ -264,6 +266,18 @@ def _compare_operator(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
         for side, was, is_ in zip(("left", "right"), before["sides"] or (), after["sides"] or (), strict=False):
             found += _compare_columns(f"rows on the {side} of its join", was, is_)
     return found
+
+
+def _compare_variables(what: str, before: list[Any], after: list[Any]) -> list[Difference]:
+    """State of a processor goes by name: a new variable starts empty, one that is not asked for lies idle."""
+    old, new = ({v["name"]: v["type"] for v in variables} for variables in (before, after))
+    found = [
+        Difference(f"the state {name!r} was a {old[name]}, and is now a {new[name]}", True)
+        for name in old
+        if name in new and old[name] != new[name]
+    ]
+    gone = sorted(old.keys() - new.keys())
+    return [*found, *(Difference(f"the {what} had {name!r}, which is not asked for any more", False) for name in gone)]
 
 
 def _compare_columns(what: str, before: list[Any], after: list[Any]) -> list[Difference]:

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
@@ -22,7 +23,7 @@ from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutloo
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse, StrobeError
 
-__all__ = ["copy_appended", "copy_upserted", "outlook", "recorded"]
+__all__ = ["copy_appended", "copy_upserted", "outlook", "recorded", "why_unreachable"]
 
 
 def recorded(position: Json) -> tuple[Path, int] | None:
@@ -52,7 +53,7 @@ def outlook(
             next="Put it back, or give the sink another path: it then starts empty.",
         )
         return SinkOutlook(SinkFate.ROLLED_BACK, f"to version {version}", gone)
-    problem = _reachable(path, version, keyed) or _fits(path, context, keyed, what)
+    problem = why_unreachable(path, version) or _fits(path, context, keyed, what)
     return SinkOutlook(SinkFate.ROLLED_BACK, f"{where} goes back to version {version}", problem)
 
 
@@ -78,7 +79,7 @@ def _of_fork(
     if was is None:
         return SinkOutlook(SinkFate.EMPTY, f"{where} is not part of the snapshot")
     path, version = was
-    reason = None if copied else _reachable(path, version, keyed)
+    reason = None if copied else why_unreachable(path, version)
     if reason is not None:
         warning = f"{what} starts empty, without the rows from before the snapshot: {reason.what}"
         return SinkOutlook(SinkFate.EMPTY, f"{where}: version {version} of {path} cannot be read", None, warning)
@@ -86,15 +87,15 @@ def _of_fork(
     return SinkOutlook(SinkFate.COPIED, f"{where} starts as a copy of {path} at version {version}", problem)
 
 
-def _reachable(path: Path, version: int, keyed: bool) -> StrobeError | None:
-    """Whether every file of that version is still there."""
+def why_unreachable(path: Path, version: int) -> StrobeError | None:
+    """Why the table cannot be read as it was at that version; None if every file of it is still there."""
     try:
         if not DeltaTable.is_deltatable(str(path)):
             raise Failed(f"{path} is no Delta table.")
-        names = _names(path, version, keyed)
-        missing = next((n for n in names if not (path / n).is_file()), None)
-        if missing is not None:
-            raise Failed(f"{path / missing} is gone, which version {version} of the table needs.")
+        for uri in DeltaTable(str(path), version=version).file_uris():
+            name = uri.removeprefix("file://")
+            if not Path(name).is_file() and not Path(unquote(name)).is_file():
+                raise Failed(f"{name} is gone.")
     except (StrobeError, DeltaError, OSError) as error:
         said = error.what if isinstance(error, StrobeError) else str(error).partition("\n")[0]
         return Failed(
@@ -103,16 +104,6 @@ def _reachable(path: Path, version: int, keyed: bool) -> StrobeError | None:
             next="Choose a later snapshot; keep VACUUM and log cleanup away from what a retained snapshot needs.",
         )
     return None
-
-
-def _names(path: Path, version: int, keyed: bool) -> list[str]:
-    if not keyed:
-        log = ChannelLog(path)
-        if version > log.head:
-            raise Failed(f"its log ends at version {log.head}.")
-        return [f.path for f in log.files_at(version)]
-    table = DeltaTable(str(path), version=version)
-    return [os.path.relpath(uri.removeprefix("file://"), path) for uri in table.file_uris()]
 
 
 def _fits(path: Path, context: SinkContext, keyed: bool, what: str) -> StrobeError | None:

@@ -1,0 +1,41 @@
+"""Whether a checkpoint can still be restored in its job's home: asked for each one that `strobe checkpoints` shows.
+
+A checkpoint leaves rows where they are, in channels and tables. Strobe's own trimming keeps what a retained one needs;
+somebody else's VACUUM, or a removed directory, may not have.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strobe.hosts.spark.channel_log import LOG, ChannelLog
+from strobe.hosts.spark.connectors.delta_restore import recorded, why_unreachable
+from strobe.hosts.spark.restore_channels import why_not_held
+from strobe.model.errors import StrobeError
+from strobe.store.manifest import Manifest
+
+__all__ = ["why_not_restorable"]
+
+
+def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
+    """What is missing, in a sentence; None if everything is there. Looks at names, not at contents."""
+    for name, record in manifest.channels.items():
+        if record.barrier is None or record.content:
+            continue
+        path = home / (record.location or "")
+        if not (path / LOG).is_dir():
+            return f"Channel {name} is gone."
+        needed = min((flight.after for flight in record.in_flight.values()), default=record.barrier)
+        try:
+            why = why_not_held(ChannelLog(path), record, needed)
+        except StrobeError as error:
+            why = error
+        if why is not None:
+            return why.what
+    for prepared in manifest.sinks.values():
+        for item in prepared:
+            was = recorded(item.data)
+            problem = None if was is None else why_unreachable(*was)
+            if problem is not None:
+                return problem.what
+    return None
