@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "cancel": Lazy("strobe.cli.jobs:cancel_command", "End a job."),
     "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),
+    "dispose": Lazy("strobe.cli.dispose:dispose_command", "Delete a savepoint or a checkpoint."),
     "demo": Lazy("strobe.cli.demo:demo_command", "A ledger, killed in mid-checkpoint, resumed and checked."),
     "sim": Lazy("strobe.cli.sim:sim", "Run, explore and verify simulated systems."),
 }

@@ -22,7 +22,7 @@ from strobe.store.places import checkpoints_of, open_objects, place_of
 from strobe.store.s3 import is_s3
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["Located", "jobs_in", "locate"]
+__all__ = ["Located", "in_job", "job_at", "jobs_in", "locate"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,27 @@ def _of_job(store: SnapshotStore, number: str, home: Path | None) -> Located:
             untouched="Nothing was changed.",
             next=f"Its checkpoints: {held}.",
         )
-    return Located(store, wanted, store.objects.describe(store.layout.directory(wanted).rstrip("/")), home)
+    return in_job(store, wanted, home)
+
+
+def in_job(store: SnapshotStore, snapshot: SnapshotId, home: Path | None) -> Located:
+    return Located(store, snapshot, store.objects.describe(store.layout.directory(snapshot).rstrip("/")), home)
+
+
+def job_at(name: str, home: Path) -> tuple[SnapshotStore, SnapshotId, Path | None] | None:
+    """Whose checkpoint would be at `name`, were there one: `JOB/12`, or a path or address of that shape. None if it is
+    of no such shape."""
+    job, _, number = name.partition("/")
+    if number.isdigit() and job in jobs_in(home):
+        return checkpoints_of(home, job), SnapshotId(int(number)), home
+    place = name.rstrip("/").removesuffix(f"/{MANIFEST}")
+    above, _, rest = (place if is_s3(place) else str(Path(place).absolute())).rpartition(f"/{JOBS}/")
+    parts = rest.split("/")
+    snapshot = parse_snapshot_name(parts[-1])
+    if len(parts) != 3 or parts[1] != "snapshots" or snapshot is None or not _legal(parts[0]):
+        return None
+    store = SnapshotStore(open_objects(above), JobLayout(parts[0]), parts[0])
+    return store, snapshot, _home_of(parts[0], above, home)
 
 
 def _home_of(job: str, place: str, home: Path) -> Path | None:
@@ -91,12 +111,12 @@ def _home_of(job: str, place: str, home: Path) -> Path | None:
 
 
 def _in_bucket(url: str, home: Path) -> Located:
-    above, _, rest = url.rpartition(f"/{JOBS}/")
-    job, _, place = rest.partition("/")
-    number = parse_snapshot_name(place.rpartition("/")[2]) if place.startswith("snapshots/") else None
-    if above.count("/") >= 2 and _legal(job) and (not place or number is not None):
-        store = SnapshotStore(open_objects(above), JobLayout(job), job)
-        return _of_job(store, "" if number is None else str(number), _home_of(job, above, home))
+    above, _, job = url.rpartition(f"/{JOBS}/")
+    if above.count("/") >= 2 and _legal(job):
+        return _of_job(SnapshotStore(open_objects(above), JobLayout(job), job), "", _home_of(job, above, home))
+    found = job_at(url, home)
+    if found is not None:
+        return _of_job(found[0], str(found[1]), found[2])
     objects = open_objects(url)
     try:
         manifest = read_manifest(objects, MANIFEST)
@@ -120,7 +140,13 @@ def _legal(name: str) -> bool:
 
 def _at(path: Path, given: Path) -> Located:
     absolute = path.absolute()
-    manifest = read_manifest(FilesystemStore(absolute), MANIFEST)
+    try:
+        manifest = read_manifest(FilesystemStore(absolute), MANIFEST)
+    except Damaged:
+        place = job_at(str(absolute), given)
+        if place is None:
+            raise
+        return in_job(*place)  # in its own place: its number is known, and what is wrong with it is for others to say
     layout: SnapshotLayout
     home = absolute.parents[3] if len(absolute.parents) > 3 else absolute
     job_layout = JobLayout(manifest.job)
