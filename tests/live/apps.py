@@ -62,12 +62,35 @@ class Big(Account):
     ballast: dict[str, int] = field(default_factory=dict)
 
     def on_start(self) -> None:
-        self.ballast = {f"key-{i}": 0 for i in range(60_000)}
+        self.ballast = {f"key-{i}": 0 for i in range(200_000)}
         super().on_start()
 
     def on_message(self, sender: str, message: Any) -> None:
         super().on_message(sender, message)
-        self.ballast[f"key-{self.turn % 60_000}"] += 1
+        self.ballast[f"key-{self.turn % 200_000}"] += 1
+
+
+@dataclass
+class Curious(Account):
+    """Asks for a snapshot itself when it has been paid often enough."""
+
+    asked: bool = False
+
+    def on_message(self, sender: str, message: Any) -> None:
+        super().on_message(sender, message)
+        if self.turn > 50 and not self.asked:
+            self.asked = True
+            self.request_snapshot()
+
+
+@dataclass
+class Huge(Process):
+    """A state of several windows, so that its pieces have to wait on their way."""
+
+    table: dict[str, bytes] = field(default_factory=dict)
+
+    def on_start(self) -> None:
+        self.table = {f"key-{i}": bytes(1000) for i in range(20_000)}
 
 
 @dataclass

@@ -152,6 +152,10 @@ def test_a_running_system_goes_back_to_an_older_snapshot(tmp_path: Path) -> None
             again = verified(live, await live.snapshot())
             assert money(again) == 3000
             assert _turns(again)[NodeId("a")] < _turns(old)[NodeId("a")] + 500
+            # A death after the rollback does not bring back what was rolled back.
+            live.kill("a")
+            await live.incarnation_after(live.incarnation)
+            assert _turns(verified(live, await live.snapshot()))[NodeId("a")] < _turns(old)[NodeId("a")] + 500
 
     run(work)
 

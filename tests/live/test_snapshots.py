@@ -18,7 +18,7 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from strobe.store.manifest import Kind
 from strobe.verify.consistency import check_journal
-from tests.live.apps import Account, Big, Counter, SlowAccount, Unwritable
+from tests.live.apps import Account, Big, Counter, Curious, Huge, SlowAccount, Unwritable
 from tests.live.systems import bank, money, run, settings, system, verified
 
 
@@ -87,6 +87,32 @@ def test_a_large_state_is_written_by_a_copy_while_the_process_goes_on(tmp_path: 
                 # Each receipt counts once in the ballast: the copy is of one moment.
                 received = sum(manifest.nodes[node].inputs.values())
                 assert sum(decode_plain(state)["ballast"].values()) == received
+
+    run(work)
+
+
+def test_a_state_larger_than_the_window_comes_whole_every_time(tmp_path: Path) -> None:
+    topology = Topology("huge", (NodeSpec(NodeId("a"), Huge),))
+
+    async def work() -> None:
+        async with system(topology, tmp_path) as live:
+            for _ in range(5):
+                loaded = verified(live, await live.snapshot())
+                assert len(decode_plain(loaded.states[NodeId("a")])["table"]) == 20_000
+            live.kill("a")
+            await live.incarnation_after(1)
+            assert verified(live, await live.snapshot()).states == loaded.states
+
+    run(work)
+
+
+def test_a_process_can_ask_for_a_snapshot_itself(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with system(bank(cls=Curious), tmp_path) as live:
+            while len(live.store.list()) < 3:
+                await asyncio.sleep(0.01)
+            for snapshot in live.store.list():
+                assert money(verified(live, snapshot)) == 3000
 
     run(work)
 

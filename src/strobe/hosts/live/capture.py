@@ -28,7 +28,7 @@ from strobe.model.errors import StrobeError
 
 __all__ = ["Captured", "Capturing", "capture", "is_large"]
 
-LARGE: Final = 1 << 18  # bytes, estimated
+LARGE: Final = 1 << 20  # bytes, estimated: about what is encoded in the time that a fork takes
 _PARTS: Final = 4096
 
 

@@ -29,7 +29,7 @@ from strobe.hosts.live.snapshots import Gathering, Loaded, NodePart, gathered, l
 from strobe.hosts.live.topology import Topology
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.events import Completed, Restarted
-from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol import coordination as snap
 from strobe.protocol import restoring as back
 from strobe.protocol.coordinator import Coordinator
@@ -217,14 +217,21 @@ class LiveCoordinator:
         self._revival.back(node)
 
     async def _go_back(self) -> None:
-        """To the last complete snapshot, or to the beginning if there is none."""
+        """To the last complete snapshot of this life, or else to what the life began from.
+
+        Never to a newer one of another timeline: whoever rolled the system back does not want that one. The thread has
+        finished by then what it was writing: a snapshot that becomes complete while a node dies counts.
+        """
         try:
-            newest = self.store.list()
-            loaded = await self._blocking(load, self.store, newest[-1], self.graph) if newest else BEGINNING
+            loaded = await self._blocking(self._newest, self._revival.timeline, self._revival.loaded)
         except StrobeError as error:
             self.fail(str(error))
             return
         self._request_restore(loaded)
+
+    def _newest(self, timeline: Timeline, otherwise: Loaded) -> Loaded:
+        manifest = self.store.latest(timeline)
+        return otherwise if manifest is None else load(self.store, manifest.snapshot, self.graph)
 
     def _part(self, node: NodeId, part: control.Part) -> None:
         snapshot, incarnation = SnapshotId(part.snapshot), Incarnation(part.incarnation)

@@ -63,6 +63,12 @@ class Link:
     def connected(self) -> bool:
         return self._transport is not None
 
+    def is_congested(self) -> bool:
+        """Whoever is told so will hear when it is over."""
+        if self.session.congested:
+            self._was_congested = True
+        return self._was_congested
+
     def send(self, item: bytes) -> None:
         """Takes the item; it leaves with all others of this turn of the event loop."""
         self.session.send(item)

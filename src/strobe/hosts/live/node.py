@@ -332,7 +332,7 @@ class Node:
         if control is None:
             return True
         control.send(piece(snapshot, data))
-        return not control.session.congested
+        return not control.is_congested()
 
     def recorded(self, part: Part) -> None:
         if self.life is not None and self.life.journal is not None:

@@ -55,7 +55,7 @@ class Revival:
         self._peers = peers
         self._memory = memory
         self._owner = owner
-        self._loaded = BEGINNING
+        self.loaded = BEGINNING  # what the present life began from, or the next one will
         self._machine = RestoreCoordinator(
             graph.nodes,
             incarnation=memory.now.incarnation,
@@ -75,7 +75,7 @@ class Revival:
 
     def request(self, loaded: Loaded) -> None:
         """As soon as no node is missing."""
-        self._loaded = loaded
+        self.loaded = loaded
         self.underway = True
         self.feed(RestoreRequested(loaded.snapshot))
 
@@ -98,7 +98,7 @@ class Revival:
                     self._order(self._peers[effect.node], effect.message)
                 elif isinstance(effect, Restored):
                     self.underway = False
-                    self._owner.restored(effect, self._loaded)
+                    self._owner.restored(effect, self.loaded)
                 elif isinstance(effect, RestoreFailed):
                     self._owner.fail(f"snapshot {effect.snapshot} could not be brought to life: {effect.reason}")
                 elif isinstance(effect, StandDown):
@@ -110,7 +110,7 @@ class Revival:
         if isinstance(message, Start):
             peer.say(control.Go(message.incarnation))
             return
-        loaded, node = self._loaded, peer.node
+        loaded, node = self.loaded, peer.node
         inputs = self._graph.inputs(node)
         if loaded.snapshot:
             peer.say_state(loaded.snapshot, loaded.states[node])

@@ -140,6 +140,8 @@ class System:
             if spec.name not in self.local:
                 self._coordinator.reach(spec.name, parse_address(spec.address, spec.name))
         await self._or_failure(self._coordinator.start(loaded))
+        if self._restore_name is not None:
+            await self.snapshot()  # so that the next start goes on from here
 
     async def stop(self) -> None:
         """Ends every node. The state since the last snapshot is given up: take one first to keep it."""
@@ -200,8 +202,9 @@ class System:
         return await self._or_failure(taking)  # type: ignore[no-any-return]
 
     async def restore(self, snapshot: SnapshotId) -> None:
-        """The whole system goes back to this snapshot."""
+        """The whole system goes back to this snapshot, for good: it is the first thing that the new life records."""
         await self._or_failure(self._running().restore(snapshot))
+        await self.snapshot()
 
     async def running(self) -> None:
         """Returns when every node runs: after a node was lost, when the system is back."""
