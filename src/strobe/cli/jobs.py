@@ -14,6 +14,7 @@ from strobe.hosts.spark.control import call_job
 from strobe.hosts.spark.home import is_live
 from strobe.hosts.spark.listing import list_jobs, summarise
 from strobe.hosts.spark.metrics import progress_from_json, stage_from_json
+from strobe.hosts.spark.restorable import why_not_restorable
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
@@ -99,10 +100,12 @@ def checkpoints_command(job: str, session: Session) -> None:
         if "damaged" in c:
             session.say((f"  {c['snapshot']:>6}  damaged: {c['damaged']}", "red"))
         else:
+            why = c["not_restorable"]
             session.say(
                 f"  {c['snapshot']:>6}  {c['kind']}  {c['completed']}  {c['mode']}  "
                 f"new {human_bytes(c['bytes_new'])} of {human_bytes(c['bytes_total'])}, "
-                f"{c['rows_in_flight']:,} rows in flight"
+                f"{c['rows_in_flight']:,} rows in flight, ",
+                ("restorable", "green") if why is None else (f"not restorable: {why}", "red"),
             )
     if not kept:
         session.say("  none")
@@ -159,18 +162,23 @@ def savepoint_command(job: str, directory: str | None, session: Session) -> None
     examples=(
         ("strobe stop ledger", "take a savepoint, then end"),
         ("strobe stop ledger --savepoint /backup/before-upgrade", "with the savepoint in that directory"),
+        ("strobe stop ledger --drain", "after everything has run through"),
     ),
 )
 @click.argument("job")
 @click.option("--savepoint", "directory", metavar="DIR", help="Where the savepoint goes.  [default: the job's home]")
+@click.option("--drain", is_flag=True, help="Let the sources end and everything run through first.")
 @common_options
-def stop_command(job: str, directory: str | None, session: Session) -> None:
+def stop_command(job: str, directory: str | None, drain: bool, session: Session) -> None:
     """End a job with a savepoint: nothing that it does after the savepoint becomes visible.
+
+    With --drain no more is read from the sources, the channels run empty, and event time comes to its end: all windows
+    are closed and all event-time timers fire. Use it when the job shall not go on.
 
     If the savepoint fails, the job goes on.
     """
     _check_live(session, job)
-    done = call_job(session.home, job, "POST", "/v1/stop", _target(directory), timeout=None)
+    done = call_job(session.home, job, "POST", "/v1/stop", {**_target(directory), "drain": drain}, timeout=None)
     if not session.json:
         session.say(f"{job} is stopped.")
     _show_savepoint(session, done)
@@ -236,6 +244,7 @@ def _kept(session: Session, job: str, snapshot: SnapshotId) -> dict[str, Json]:
         "bytes_new": manifest.bytes_new,
         "bytes_total": manifest.bytes_total,
         "rows_in_flight": manifest.rows_in_flight,
+        "not_restorable": why_not_restorable(manifest, session.home),
     }
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from strobe.hosts.spark.channel_log import Commit
+from strobe.hosts.spark.channel_log import ChannelLog, Commit
 from strobe.model.ids import SnapshotId
 
-__all__ = ["Limits", "Span", "merge", "plan_end"]
+__all__ = ["Limits", "Span", "merge", "plan_end", "rows_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,10 @@ def merge(spans: Iterable[Span], *, start: int) -> Span:
         after = max(span.after, start) if after is None else after
         through = max(span.through, start)
     return Span(start if after is None else after, through)
+
+
+def rows_in(log: ChannelLog, span: Span) -> int:
+    return sum(c.rows for c in log.commits(span.after, span.through)) if span.after < span.through else 0
 
 
 def plan_end(position: int, ahead: Iterable[Commit], may_pass: Callable[[SnapshotId], bool], limits: Limits) -> int:

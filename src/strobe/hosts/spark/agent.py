@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from strobe.hosts.spark import faults, spark_checkpoint
-from strobe.hosts.spark.admission import Limits, Span, merge, plan_end
+from strobe.hosts.spark.admission import Limits, Span, merge, plan_end, rows_in
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.channel_log import ChannelLog, Commit
 from strobe.hosts.spark.messages import (
@@ -73,6 +73,7 @@ __all__ = ["StageAgent"]
 
 _log = logging.getLogger("strobe.agent")
 _COMMIT_POLL = 0.002
+_ALONE_POLL = 0.05
 
 
 class StageAgent:
@@ -109,6 +110,7 @@ class StageAgent:
         self._live = False
         self._draining = False
         self.standstill = Standstill()
+        self.alone = False  # the stage has no query any more: nobody but the agent itself looks at its channels
         self.incarnation = Incarnation(0)
         self.asked = threading.Event()  # the stage's readers are up: one has asked, or a batch has come
         self.replayed: int | None = None  # the batch that an earlier life began and did not commit
@@ -232,7 +234,9 @@ class StageAgent:
             self._rounds = 0
             if batch - 1 >= self._batch:
                 self._rest(batch - 1)
-            self.standstill.hold(batch, self._lock, self.check_live)
+            while self.standstill.holds(batch, self._lock):
+                self.check_live(batch)
+                self._rest(batch - 1)  # nobody else looks at the channels meanwhile
         except BaseException:
             self._lock.release()
             raise
@@ -263,7 +267,8 @@ class StageAgent:
         """Handle words from the coordinator at the next moment of rest, for a stage that nobody asks to read."""
         while self._live:
             if not self._inbox:
-                self._wake.wait()
+                if not self._wake.wait(_ALONE_POLL if self.alone else None):
+                    self.at_rest()
                 self._wake.clear()
                 continue
             if not self.at_rest():
@@ -397,7 +402,7 @@ class StageAgent:
             recording = self._recordings[effect.snapshot]
             producer = NodeId(effect.channel)
             span = merge(effect.content, start=recording.inputs[producer])
-            recording.in_flight[producer] = InFlight(span.after, span.through, self._rows(producer, span))
+            recording.in_flight[producer] = InFlight(span.after, span.through, rows_in(self.inputs[producer], span))
         elif isinstance(effect, NodeRecorded):
             recording = self._recordings[effect.snapshot]
             recording.sync_ms = (time.monotonic() - recording.recorded_at) * 1000
@@ -430,11 +435,6 @@ class StageAgent:
             self._post(Decline(self.uid, self.incarnation, snapshot, str(error)))
             return
         faults.point("snapshot.barrier-placed", self.uid)
-
-    def _rows(self, producer: NodeId, span: Span) -> int:
-        if span.after == span.through:
-            return 0
-        return sum(c.rows for c in self.inputs[producer].commits(span.after, span.through))
 
     def time_out(self, snapshot: SnapshotId) -> None:
         """The alignment of `snapshot` has taken long enough. Too late, or in another life, it means nothing."""

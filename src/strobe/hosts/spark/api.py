@@ -77,7 +77,9 @@ OPERATIONS: Final = (
     ),
     Operation(
         "stop", "POST", "/v1/stop", "take a savepoint after which no stage does anything more, then end the job",
-        Savepoint, (_DIRECTORY,),
+        Savepoint,
+        (_DIRECTORY,
+         Field("drain", "boolean", "let the sources end and everything run through first, to the end of event time")),
         waits=True,
     ),
     Operation(
@@ -93,7 +95,7 @@ OPERATIONS: Final = (
 class _Orders(Protocol):
     def savepoint(self, directory: Path | None) -> Savepoint: ...
 
-    def stop(self, directory: Path | None) -> Savepoint: ...
+    def stop(self, directory: Path | None, *, drain: bool = False) -> Savepoint: ...
 
 
 class ControlledJob(Protocol):
@@ -126,7 +128,7 @@ def actions(job: ControlledJob) -> dict[tuple[str, str], Action]:
         "status": lambda: status_json(job.status()),
         "checkpoint": checkpoint,
         "savepoint": lambda directory=None: savepoint_json(job.orders.savepoint(_path(directory))),
-        "stop": lambda directory=None: savepoint_json(job.orders.stop(_path(directory))),
+        "stop": lambda directory=None, drain=False: savepoint_json(job.orders.stop(_path(directory), drain=drain)),
         "cancel": cancel,
         "openapi": openapi,
     }

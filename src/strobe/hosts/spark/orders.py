@@ -14,6 +14,7 @@ from pathlib import Path
 
 from strobe.hosts.spark import faults
 from strobe.hosts.spark.coordinator_host import CoordinatorHost
+from strobe.hosts.spark.drain import Drain
 from strobe.hosts.spark.savepoints import Savepoint, SnapshotStores
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.protocol.coordination import Kind
@@ -30,6 +31,7 @@ class Orders:
         *,
         over: Callable[[], str | None],
         end: Callable[[], None],
+        drain: Drain,
     ) -> None:
         """`over` says what has become of a job that no longer runs; `end` ends it as stopped."""
         self._job = job
@@ -37,6 +39,7 @@ class Orders:
         self._stores = stores
         self._over = over
         self._end = end
+        self._drain = drain
         self._lock = threading.Lock()
         self._under_way = ""
 
@@ -44,10 +47,19 @@ class Orders:
         with self._alone("savepoint"):
             return self._take(directory, last=False)
 
-    def stop(self, directory: Path | None) -> Savepoint:
-        """Take a savepoint after which no stage does anything more, then end the job."""
+    def stop(self, directory: Path | None, *, drain: bool = False) -> Savepoint:
+        """Take a savepoint after which no stage does anything more, then end the job. With `drain`: let the sources end
+        and everything run through first, to the end of event time."""
         with self._alone("stop"):
-            savepoint = self._take(directory, last=True)
+            try:
+                if drain:
+                    self._stores.check(directory, self._room())
+                    self._drain.run()
+                savepoint = self._take(directory, last=True)
+            except BaseException:
+                if drain and self._over() is None:
+                    self._drain.undo()
+                raise
             faults.point("stop.savepoint-complete")
             self._end()
             return savepoint

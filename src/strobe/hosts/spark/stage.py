@@ -195,6 +195,7 @@ class StageRunner:
                 _log.warning("%s: its last batch failed: %s; once more", self.spec.uid, _reason(self._cause or error))
                 time.sleep(self._restart.pause(failures))
         self._life += 1
+        self.agent.alone = True
         self.agent.start(Incarnation(self._life), self._newest())
         self.state = StageState.ENDED
 
@@ -203,6 +204,7 @@ class StageRunner:
         if self._closed or self._thread.is_alive():
             return
         self.agent.stop()
+        self.agent.alone = False
         self._stopping.clear()
         self.state = StageState.RESTARTING
         self._thread = threading.Thread(target=self._run, name=f"stage-{self.spec.uid}", daemon=True)

@@ -12,7 +12,6 @@ failed and came back still stands.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from strobe.hosts.spark.messages import AbortSnapshot, StopAt, ToAgent
 from strobe.model.ids import SnapshotId
@@ -59,14 +58,14 @@ class Standstill:
             self._stop_at = self._last = None
             self._changed.notify_all()
 
-    def hold(self, batch: int, lock: threading.RLock, check_live: Callable[[int], None]) -> None:
-        """Wait in front of `batch`, with the stage's lock let go, until it is admitted. `check_live` raises once it
-        never will be."""
-        while not self.admits(batch):
-            lock.release()
-            try:
-                with self._changed:
-                    self._changed.wait(_POLL)
-            finally:
-                lock.acquire()
-            check_live(batch)
+    def holds(self, batch: int, lock: threading.RLock) -> bool:
+        """Wait a moment in front of `batch`, with the stage's lock let go. False once it is admitted."""
+        if self.admits(batch):
+            return False
+        lock.release()
+        try:
+            with self._changed:
+                self._changed.wait(_POLL)
+        finally:
+            lock.acquire()
+        return True
