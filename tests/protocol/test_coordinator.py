@@ -106,6 +106,17 @@ def test_only_nodes_without_live_upstream_are_triggered() -> None:
     assert run.all(Trigger)[0].nodes == (A, B)
 
 
+def test_a_snapshot_under_way_is_known_by_its_request() -> None:
+    run = Run(interval=1000, max_concurrent=2)
+    run.tell(TriggerRequested("r"))
+    assert run.machine.request_of(SnapshotId(1)) == "r"
+    run.at(1000)
+    assert run.started() == [1, 2]
+    assert run.machine.request_of(SnapshotId(2)) is None
+    run.complete(1)
+    assert run.machine.request_of(SnapshotId(1)) is None
+
+
 def test_a_node_whose_upstream_has_finished_is_triggered_itself() -> None:
     run = Run()
     run.tell(NodeFinished(A))

@@ -102,6 +102,7 @@ class Node:
         self.config = config
         self.name = config.name
         self.life: Life | None = None
+        self.on_step: Callable[[Process], None] | None = None  # looks at the process after each of its steps
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._participant = RestoreParticipant(config.name)
         self._server: asyncio.Server | None = None
@@ -320,6 +321,7 @@ class Node:
             )
             outputs[channel] = Output(target, link, dialer, order.sent.get(channel, 0))
         life.join(process, inputs, outputs)
+        life.after_step = self.on_step
         return life
 
     def _session(self) -> Session:
