@@ -154,14 +154,14 @@ class SnapshotStore:
     def retire(
         self, keep: int, protect: Iterable[SnapshotId] = (), *, older_than: datetime | None = None
     ) -> tuple[SnapshotId, ...]:
-        """Disposes of all but the newest `keep` snapshots, those that are protected and, with `older_than`, those that
-        were completed since. Returns which, oldest first. A crash in between leaves the rest to the next call."""
+        """Disposes of all but those that are protected, the newest `keep` of the others and, with `older_than`, those
+        that were completed since. Returns which, oldest first. A crash in between leaves the rest to the next call."""
         if keep < 1:
             raise Misuse(f"{keep} snapshots cannot be retained.", next="Retain one or more.")
         protected = set(protect)
         with self._going:
-            candidates = [snapshot for snapshot in self.list()[:-keep] if snapshot not in protected]
-            retired = tuple(s for s in candidates if older_than is None or self._completed_before(s, older_than))
+            counted = [snapshot for snapshot in self.list() if snapshot not in protected]
+            retired = tuple(s for s in counted[:-keep] if older_than is None or self._completed_before(s, older_than))
             for snapshot in retired:
                 self.dispose(snapshot)
         return retired
