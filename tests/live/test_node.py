@@ -26,8 +26,8 @@ from strobe.hosts.live.control import (
     unpack,
 )
 from strobe.hosts.live.link import Dialer, Link
-from strobe.hosts.live.main import NodeOptions
 from strobe.hosts.live.node import Node, NodeConfig
+from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.tls import Tls
 from strobe.hosts.live.topology import joined
 from strobe.model.errors import Misuse

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from strobe.cli.main import cli
 from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.main import NodeOptions
 from strobe.hosts.live.merge import merge_to_file
+from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.topology import NodeSpec, Topology, joined
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId

@@ -1,13 +1,13 @@
 """Snapshots of live processes: what a user imports.
 
-In the order in which a newcomer may read the modules: `process` and `topology` (what a user writes), `codec`, `framing`,
-`session`, `auth`, `link` (how bytes travel), `life` and `node` (one process) with `timers`, `capture`, `recording`,
-`parts`; `control` and `peers` (what coordinator and nodes say), `snapshots` and `memory` (what is kept), `revival` and
-`coordinator` (who decides), `system` (all of it), `merge` (the journal afterwards).
+In the order in which a newcomer may read the modules: `process` and `topology` (what a user writes), `codec`,
+`framing`, `session`, `auth`, `link` (how bytes travel), `life` and `node` (one process) with `timers`, `capture`,
+`recording`, `parts`; `control` and `peers` (what coordinator and nodes say), `snapshots` and `memory` (what is kept),
+`revival` and `coordinator` (who decides), `system` (all of it), `merge` (the journal afterwards).
 """
 
 from strobe.hosts.live.codec import message
-from strobe.hosts.live.main import NodeOptions
+from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.process import Process
 from strobe.hosts.live.system import Status, System
 from strobe.hosts.live.tls import Tls

@@ -13,52 +13,18 @@ import json
 import logging
 import os
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strobe.hosts.live.capture import LARGE
-from strobe.hosts.live.framing import MAX_FRAME, check_limit
+from strobe.hosts.live.framing import check_limit
 from strobe.hosts.live.node import Node, NodeConfig
-from strobe.hosts.live.session import WINDOW
 from strobe.hosts.live.tls import Tls
-from strobe.hosts.live.topology import Topology, load_class, parse_address
+from strobe.hosts.live.topology import load_class, parse_address
 from strobe.model.errors import StrobeError
-from strobe.model.graph import graph_from_json, graph_to_json
+from strobe.model.graph import graph_from_json
 from strobe.model.ids import NodeId
 
-__all__ = ["NodeOptions", "main", "node_config", "run_node"]
-
-
-@dataclass(frozen=True)
-class NodeOptions:
-    """What all nodes of a system have in common."""
-
-    key: bytes
-    journal: Path | None = None
-    fork_above: int = LARGE
-    window: int = WINDOW
-    max_frame: int = MAX_FRAME
-    tls: Tls | None = None
-    path: tuple[str, ...] = field(default_factory=tuple)  # where modules are looked for, first
-
-    def to_json(self, topology: Topology, name: str) -> dict[str, Any]:
-        spec = topology.spec(name)
-        return {
-            "name": name,
-            "class": spec.path,
-            "params": dict(spec.params),
-            "address": spec.address,
-            "graph": graph_to_json(topology.graph),
-            "protocol": topology.protocol,
-            "key": self.key.hex(),
-            "journal": None if self.journal is None else str(self.journal),
-            "fork_above": self.fork_above,
-            "window": self.window,
-            "max_frame": self.max_frame,
-            "tls": None if self.tls is None else self.tls.to_json(),
-            "path": list(self.path),
-        }
+__all__ = ["main", "node_config", "run_node"]
 
 
 def node_config(value: dict[str, Any]) -> NodeConfig:
@@ -102,8 +68,11 @@ async def run_node(config: NodeConfig, ready: Any = None) -> None:
 
 
 def main() -> int:
-    line = sys.stdin.buffer.readline()
-    value = json.loads(line)
+    try:
+        value: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    except ValueError:
+        print("This runs one node of a live system, and is started by it: standard input says which.", file=sys.stderr)
+        return 2
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {value['name']} %(levelname)s %(message)s"
     )

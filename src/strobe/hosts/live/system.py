@@ -28,8 +28,8 @@ from typing import Any
 from strobe.hosts.live.auth import check_key
 from strobe.hosts.live.control import Figures
 from strobe.hosts.live.coordinator import LiveCoordinator
-from strobe.hosts.live.main import NodeOptions
 from strobe.hosts.live.memory import Memory
+from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.peers import Reach
 from strobe.hosts.live.revival import BEGINNING
 from strobe.hosts.live.snapshots import Loaded, load

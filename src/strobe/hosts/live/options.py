@@ -1,0 +1,47 @@
+"""What all nodes of a system have in common, and what a node's process is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strobe.hosts.live.capture import LARGE
+from strobe.hosts.live.framing import MAX_FRAME
+from strobe.hosts.live.session import WINDOW
+from strobe.hosts.live.tls import Tls
+from strobe.hosts.live.topology import Topology
+from strobe.model.graph import graph_to_json
+
+__all__ = ["NodeOptions"]
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """What all nodes of a system have in common."""
+
+    key: bytes
+    journal: Path | None = None
+    fork_above: int = LARGE
+    window: int = WINDOW
+    max_frame: int = MAX_FRAME
+    tls: Tls | None = None
+    path: tuple[str, ...] = field(default_factory=tuple)  # where modules are looked for, first
+
+    def to_json(self, topology: Topology, name: str) -> dict[str, Any]:
+        spec = topology.spec(name)
+        return {
+            "name": name,
+            "class": spec.path,
+            "params": dict(spec.params),
+            "address": spec.address,
+            "graph": graph_to_json(topology.graph),
+            "protocol": topology.protocol,
+            "key": self.key.hex(),
+            "journal": None if self.journal is None else str(self.journal),
+            "fork_above": self.fork_above,
+            "window": self.window,
+            "max_frame": self.max_frame,
+            "tls": None if self.tls is None else self.tls.to_json(),
+            "path": list(self.path),
+        }
