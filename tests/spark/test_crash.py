@@ -27,6 +27,7 @@ PIPELINE = Path(__file__).parent / "pipelines" / "ledger_job.py"
 # In the order in which a run passes them, so that a job that resumes reaches the next one soon.
 WORK = [p for p in POINTS if p.startswith(("batch.", "snapshot.", "channel."))]
 STORE = [p for p in POINTS if p.startswith("store.")]
+CASES = {"work": WORK, "store": STORE}
 
 
 def strobe_run(root: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +57,9 @@ def check_tables(root: Path, rows: int) -> None:
     assert balances == expected_balances(root / "in")
 
 
-@pytest.mark.parametrize(("points", "mode"), [(WORK, "aligned"), (STORE, "unaligned")], ids=["work", "store"])
+@pytest.mark.parametrize(
+    ("points", "mode"), [(CASES["work"], "aligned"), (CASES["store"], "unaligned")], ids=["work", "store"]
+)
 def test_a_job_killed_at_every_point_loses_and_repeats_nothing(tmp_path: Path, points: list[str], mode: str) -> None:
     files = 0
     for point in points:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
-from typing import Any
 
 from strobe.hosts.spark.faults import POINTS
 from tests.documents import ROOT
-
-CRASH_TEST = Path(__file__).with_name("test_crash.py")
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -23,16 +21,21 @@ def test_the_document_lists_exactly_the_points_with_their_meaning_in_their_order
     assert [(point, meaning) for point, meaning, _ in rows()] == list(POINTS.items())
 
 
-def test_every_point_is_in_the_case_of_the_crash_test_that_the_document_names() -> None:
-    from tests.spark import test_crash
+def cases() -> dict[str, set[str]]:
+    """The points at which each case dies, from the CASES of every crash test."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(Path(__file__).parent.glob("test_*crash.py")):
+        module = importlib.import_module(f"tests.spark.{path.stem}")
+        for name, points in module.CASES.items():
+            assert name not in found, f"two tests have a case {name!r}"
+            found[name] = set(points)
+    return found
 
-    test: Any = test_crash.test_a_job_killed_at_every_point_loses_and_repeats_nothing
-    (mark,) = (m for m in test.pytestmark if m.name == "parametrize")
-    (names, cases), ids = mark.args, mark.kwargs["ids"]
-    assert names[0] == "points"
-    killed_at = {name: set(case[0]) for name, case in zip(ids, cases, strict=True)}
+
+def test_every_point_is_in_the_case_of_a_crash_test_that_the_document_names() -> None:
+    killed_at = cases()
     for point, _, case in rows():
-        assert point in killed_at[case], f"{point} is not in the case {case!r} of {CRASH_TEST.name}"
+        assert point in killed_at[case], f"{point} is not in the case {case!r} of any crash test"
     assert set().union(*killed_at.values()) == set(POINTS)
 
 

@@ -52,6 +52,9 @@ def read_channel(
 
     `schema` is the producer's `ChannelWriter.schema`. By default there are as many tasks as Spark has cores.
     """
+    # Spark looks for sources in the session that is active in this thread, which may be another one.
+    session: Any = SparkSession
+    session._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
     spark.dataSource.register(ChannelSource)
     return (
         spark.readStream.format(FORMAT)
