@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,11 +18,11 @@ from strobe.model.ids import NodeId
 from strobe.store.session import Session
 from tests.spark.jobs import eventually, stage
 from tests.spark.ledger_data import delta_rows, read_transfers, write_transfers
+from tests.spark.orders import windows, windows_in
 from tests.spark.test_savepoint import sound
 
 pytestmark = pytest.mark.spark
 Start = Callable[[], strobe.Job]
-WINDOWS = "select epoch(start)::BIGINT, sum(rows)::BIGINT from t group by 1 order by 1"
 
 
 @pytest.fixture
@@ -68,13 +67,6 @@ def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
         job.stop()
 
 
-def windows(data: Path) -> list[tuple[int, int]]:
-    starts = "epoch(time_bucket(interval 10 seconds, ts))::BIGINT"
-    query = f"select {starts}, count(*) from '{data}/*.parquet' group by 1 order by 1"
-    with duckdb.connect() as db:
-        return [(int(start), int(rows)) for start, rows in db.execute(query).fetchall()]
-
-
 def ran(job: strobe.Job, files: int) -> None:
     eventually(lambda: stage(job, "transfers").batch == files - 1, "the source has read everything", job)
 
@@ -98,7 +90,7 @@ def test_after_a_drain_every_window_is_in_its_table_and_a_later_run_goes_on(star
     assert job.state is strobe.JobState.STOPPED
     assert sound(path).rows_in_flight == 0
     truth = windows(data)
-    assert delta_rows(tmp_path / "out/seconds", WINDOWS) == truth
+    assert windows_in(tmp_path / "out/seconds") == truth
     assert delta_rows(tmp_path / "out/minutes", "select sum(rows)::BIGINT from t") == [(120,)]
     assert delta_rows(tmp_path / "out/silent", "select count(distinct sent) from t") == [(120,)]
     assert all(mark < last_batch.END_OF_TIME for mark in watermarks(job)), "the end of time would make all rows late"
@@ -108,7 +100,7 @@ def test_after_a_drain_every_window_is_in_its_table_and_a_later_run_goes_on(star
     ran(again, 5)
     again.stop_with_savepoint(tmp_path / "two", drain=True)
     truth = windows(data)
-    assert delta_rows(tmp_path / "out/seconds", WINDOWS) == truth, "a row was late, or came twice"
+    assert windows_in(tmp_path / "out/seconds") == truth, "a row was late, or came twice"
     assert delta_rows(tmp_path / "out/minutes", "select sum(rows)::BIGINT from t") == [(200,)]
 
 
@@ -131,4 +123,4 @@ def test_a_drain_whose_savepoint_fails_leaves_the_job_running(
     ran(job, 4)
     job.stop_with_savepoint(tmp_path / "there", drain=True)
     truth = windows(data)
-    assert delta_rows(tmp_path / "out/seconds", WINDOWS) == truth
+    assert windows_in(tmp_path / "out/seconds") == truth

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
@@ -21,7 +21,9 @@ from rich.text import Text
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 
-__all__ = ["Command", "Session", "Whole", "check_writable", "common_options", "print_error", "write_text"]
+__all__ = ["ARGUMENTS", "Command", "Session", "Whole", "check_writable", "common_options", "print_error", "write_text"]
+
+ARGUMENTS: Final = "strobe.arguments"  # where a command's context keeps what was typed after its name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -90,11 +92,15 @@ class Whole(click.ParamType[int]):
 
 
 class Command(click.Command):
-    """A command whose help ends with examples: pairs of what to type and what it does."""
+    """A command whose help ends with examples: pairs of what to type and what it does. What was typed is kept."""
 
     def __init__(self, *args: Any, examples: tuple[tuple[str, str], ...] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:

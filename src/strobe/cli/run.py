@@ -14,6 +14,7 @@ from types import FrameType
 import click
 from rich.console import Console
 
+from strobe.cli.detach import run_detached, show_detached, starter
 from strobe.cli.live_view import LiveView, PlainView
 from strobe.cli.output import Command, Session, common_options
 from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
@@ -39,6 +40,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
         ("strobe run pipeline.py", "run the pipeline that the file declares, or resume it"),
         ("strobe run pipelines.py:ledger", "one of several"),
         ("strobe run pipeline.py --master spark://127.0.0.1:7077", "on a Spark cluster"),
+        ("strobe run -d pipeline.py", "in the background; see `strobe status`, `logs` and `stop`"),
         ("strobe run -s ledger/12 pipeline.py --dry-run", "what going back to checkpoint 12 would do"),
         ("strobe run -s ledger/12 pipeline.py", "go back to it"),
         ("strobe run -p 8 pipeline.py", "resume with the state in 8 partitions"),
@@ -48,6 +50,8 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
 @click.argument("target", metavar="FILE[:NAME]")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
 @click.option("--verbose", "-v", is_flag=True, help="Show what the job logs, not only warnings.")
+@click.option("--detach", "-d", is_flag=True, help="Return when the job runs; it goes on in the background.")
+@click.option("--starter-pipe", type=int, hidden=True)
 @restore_options
 @base_option
 @click.option("--dry-run", is_flag=True, help="With -s: show what would be done, and change nothing.")
@@ -59,6 +63,8 @@ def run_command(
     target: str,
     master: str | None,
     verbose: bool,
+    detach: bool,
+    starter_pipe: int | None,
     restore: RestoreOptions,
     name: str | None,
     base: Path | None,
@@ -76,14 +82,19 @@ def run_command(
     pipeline.check()
     if dry_run or rehearsal:
         return _try(pipeline, restore, master, base, session, rehearsal=rehearsal)
-    with _Logs(session.home, pipeline.name, verbose=verbose, quiet=session.json) as logs:
+    if detach and starter_pipe is None:
+        show_detached(session, run_detached(pipeline.name, session.home))
+        return 0
+    quiet = session.json or detach
+    with starter(starter_pipe) as told, _Logs(session.home, pipeline.name, verbose=verbose, quiet=quiet) as logs:
         console = session.console
-        if not session.json:
+        if not quiet:
             session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
-        with _steps(console) if console.is_terminal and not session.json else contextlib.nullcontext():
+        with _steps(console) if console.is_terminal and not quiet else contextlib.nullcontext():
             job = start_job(pipeline, home=str(session.home), master=master, base=base, restore=restore)
         _stop_on_signals(job)
-        if session.json:
+        told.running()
+        if quiet:
             job.wait()
         else:
             view = LiveView(console, job) if console.is_terminal else PlainView(session.say, job)
@@ -91,7 +102,7 @@ def run_command(
             with view:
                 job.wait()
             view.farewell(job.status())
-    if session.json and job.state is not JobState.FAILED:
+    if session.json and not detach and job.state is not JobState.FAILED:
         session.answer(status_json(job.status()))
     if job.state is JobState.FAILED:
         raise Failed(

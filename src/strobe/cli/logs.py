@@ -1,0 +1,71 @@
+"""`strobe logs`: what a job's driver has written."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from strobe.cli.output import Command, Session, Whole, common_options
+from strobe.hosts.spark.home import is_live
+from strobe.model.errors import Failed, Misuse
+from strobe.store.layout import JobLayout
+from strobe.store.locate import jobs_in
+
+__all__ = ["logs_command"]
+
+_POLL = 0.2
+
+
+@click.command(
+    "logs",
+    cls=Command,
+    examples=(
+        ("strobe logs ledger", "the last lines"),
+        ("strobe logs ledger -f", "and what comes, until the job ends"),
+        ("strobe logs ledger -n 1000", "more of them"),
+    ),
+)
+@click.argument("job")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until the job ends.")
+@click.option("--lines", "-n", type=Whole(0), default=50, show_default=True, metavar="N", help="How many lines.")
+@common_options
+def logs_command(job: str, follow: bool, lines: int, session: Session) -> None:
+    """Show what a job's driver has logged. Spark's own log is spark.log beside it."""
+    if job not in jobs_in(session.home):
+        known = ", ".join(jobs_in(session.home)) or "none"
+        raise Misuse(
+            f"There is no job {job!r} in {session.home}.",
+            untouched="Nothing was changed.",
+            next=f"The jobs there: {known}. Another home: --home DIR.",
+        )
+    if follow and session.json:
+        raise Misuse("--follow and --json do not go together: there is no end to what comes.", next="Leave one out.")
+    path = session.home / JobLayout(job).driver_log
+    try:
+        with path.open("rb") as file:
+            last = [line.decode(errors="replace").rstrip("\n") for line in deque(file, maxlen=lines)]
+            if session.json:
+                session.answer({"job": job, "log": str(path), "lines": last})
+                return
+            for line in last:
+                click.echo(line)
+            if follow:
+                _follow(file, session.home, job)
+    except FileNotFoundError:
+        raise Failed(
+            f"Job {job!r} has no log: {path} is not there.", next="It is written by `strobe run` once the job starts."
+        ) from None
+
+
+def _follow(file: BinaryIO, home: Path, job: str) -> None:
+    while True:
+        live = is_live(home, job)  # asked first, so that nothing which it wrote before its end is missed
+        while data := file.read(1 << 16):
+            click.echo(data.decode(errors="replace"), nl=False)
+        if not live:
+            return
+        time.sleep(_POLL)
