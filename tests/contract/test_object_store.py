@@ -86,6 +86,14 @@ def test_a_prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
     assert store.size("a/b/c/d") is None
 
 
+def test_sizes_are_those_of_the_keys_that_are_there(store: ObjectStore) -> None:
+    for i in range(20):
+        store.put(f"d/{i}", b"x" * i)
+    assert store.sizes([f"d/{i}" for i in range(25)]) == {f"d/{i}": i for i in range(20)}
+    assert store.sizes(["d/3"]) == {"d/3": 3}
+    assert store.sizes([]) == {}
+
+
 def test_putting_a_file_that_does_not_exist_changes_nothing(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(Absent, match="gone"):
         store.put("k", tmp_path / "gone")

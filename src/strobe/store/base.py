@@ -83,6 +83,10 @@ class ObjectStore(Protocol):
         """How many bytes, or None if there is no such object."""
         ...
 
+    def sizes(self, keys: Iterable[str]) -> dict[str, int]:
+        """How many bytes those of the keys have that are there: one by one, but as fast as the store can."""
+        ...
+
     def list(self, prefix: str) -> Iterator[str]:
         """The keys that begin with `prefix`, in order. Those that come or go meanwhile may or may not be among them."""
         ...

@@ -127,6 +127,9 @@ class FilesystemStore:
                 return None
             return found.st_size if _is_file(found) else None
 
+    def sizes(self, keys: Iterable[str]) -> dict[str, int]:
+        return {key: size for key in keys if (size := self.size(key)) is not None}
+
     def list(self, prefix: str) -> Iterator[str]:
         directory = prefix.rpartition("/")[0]
         with self._explained(prefix):

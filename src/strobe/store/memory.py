@@ -48,6 +48,9 @@ class MemoryStore:
         content = self._objects.get(check_key(key))
         return None if content is None else len(content)
 
+    def sizes(self, keys: Iterable[str]) -> dict[str, int]:
+        return {key: size for key in keys if (size := self.size(key)) is not None}
+
     def list(self, prefix: str) -> Iterator[str]:
         with self._lock:
             return iter(sorted(key for key in self._objects if key.startswith(prefix)))

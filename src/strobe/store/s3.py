@@ -36,7 +36,8 @@ __all__ = ["S3Store", "is_s3"]
 
 SCHEME: Final = "s3://"
 _PART: Final = 8 << 20  # up to here an object is sent and read in one request; above it, in parts of this size
-_THREADS: Final = 8
+_THREADS: Final = 8  # that send
+_ASKING: Final = 16  # that ask for sizes
 _MARK: Final = "strobe-put"
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/+(.*?))?/*")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -179,6 +180,15 @@ class S3Store:
                 return int(self._client.head(self._store, key)["size"])
         except Absent:
             return None
+
+    def sizes(self, keys: Iterable[str]) -> dict[str, int]:
+        asked = list(dict.fromkeys(keys))
+        if len(asked) < 2:
+            found = [self.size(key) for key in asked]
+        else:
+            with ThreadPoolExecutor(min(_ASKING, len(asked)), thread_name_prefix="strobe-s3") as pool:
+                found = list(pool.map(self.size, asked))
+        return {key: size for key, size in zip(asked, found, strict=True) if size is not None}
 
     def list(self, prefix: str) -> Iterator[str]:
         directory = prefix.rpartition("/")[0]  # the client knows prefixes of whole parts only

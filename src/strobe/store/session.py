@@ -112,8 +112,7 @@ class Session:
                 raise HostFault(f"Snapshot {self.snapshot} cannot be completed while files are still being uploaded.")
             self._over = True
         try:
-            for path, ref in manifest.blobs():
-                self._check_blob(manifest, path, ref)
+            self._check_blobs(manifest)
             place.guard()
             place.on_point("store.manifest.before")
             # Named before it is visible: once it is, somebody may dispose of it, and what is forgotten must stay so.
@@ -151,10 +150,11 @@ class Session:
         refs: dict[str, BlobRef] = {}
         new: dict[str, int] = {}
         copied: list[tuple[Path, Stamp, BlobRef]] = []
+        unchanged = self._unchanged(files)
         with place.objects.batch() as batch:
             for name, data in files.items():
                 before = _stamp(data)
-                ref = self._unchanged(data, before)
+                ref = unchanged.get((name, before))
                 if ref is None:
                     ref, is_new = self._put(batch, data)
                     if is_new:
@@ -171,12 +171,17 @@ class Session:
             place.hashes.add(path, when, ref)
         return Upload(refs, sum(new.values()), sum(distinct.values()))
 
-    def _unchanged(self, data: Data, now: Stamp | None) -> BlobRef | None:
-        """The blob of a file that was stored before and has not changed, if it is still there and durable."""
-        if not isinstance(data, Path) or now is None:
-            return None
-        ref = self._place.hashes.get(data, now)
-        return ref if ref is not None and self._pin_durable(ref) else None
+    def _unchanged(self, files: Mapping[str, Data]) -> dict[tuple[str, Stamp | None], BlobRef]:
+        """The blobs of those files that were stored before and have not changed, if still there and durable."""
+        known: dict[tuple[str, Stamp | None], BlobRef] = {}
+        for name, data in files.items():
+            now = _stamp(data)
+            if isinstance(data, Path) and now is not None:
+                ref = self._place.hashes.get(data, now)
+                if ref is not None:
+                    known[name, now] = ref
+        there = self._pin_durable(known.values())
+        return {which: ref for which, ref in known.items() if ref in there}
 
     def _put(self, batch: Batch, data: Data) -> tuple[BlobRef, bool]:
         try:
@@ -208,16 +213,23 @@ class Session:
                 self._place.references.pin(sha256)
                 self._pinned.add(sha256)
 
-    def _pin_durable(self, ref: BlobRef) -> bool:
-        """Whether the blob is there for good. It is pinned before we look."""
-        self._pin(ref.sha256)
-        key = self._place.layout.blob(ref.sha256)
-        return self._place.references.is_durable(ref.sha256) and self._place.objects.size(key) == ref.size
+    def _pin_durable(self, refs: Iterable[BlobRef]) -> set[BlobRef]:
+        """Those of the blobs that are there for good. All are pinned before we look."""
+        place = self._place
+        wanted = set(refs)
+        for ref in wanted:
+            self._pin(ref.sha256)
+        durable = {place.layout.blob(ref.sha256): ref for ref in wanted if place.references.is_durable(ref.sha256)}
+        sizes = place.objects.sizes(durable)
+        return {ref for key, ref in durable.items() if sizes.get(key) == ref.size}
 
     # ── the manifest ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _check_blob(self, manifest: Manifest, path: str, ref: BlobRef) -> None:
-        if not self._pin_durable(ref):
+    def _check_blobs(self, manifest: Manifest) -> None:
+        there = self._pin_durable(ref for _, ref in manifest.blobs())
+        for path, ref in manifest.blobs():
+            if ref in there:
+                continue
             key = self._place.layout.blob(ref.sha256)
             raise Failed(
                 f"Snapshot {self.snapshot} cannot be completed: {owner(manifest, path)} is not durable in the store, "
