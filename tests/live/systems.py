@@ -46,7 +46,7 @@ def money(loaded: Loaded) -> int:
     return at_nodes + in_flight
 
 
-def run(work: Callable[[], Awaitable[None]], seconds: float = 120) -> None:
+def run(work: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
     async def main() -> None:
         async with asyncio.timeout(seconds):
             await work()

@@ -152,10 +152,34 @@ def test_a_running_system_goes_back_to_an_older_snapshot(tmp_path: Path) -> None
             again = verified(live, await live.snapshot())
             assert money(again) == 3000
             assert _turns(again)[NodeId("a")] < _turns(old)[NodeId("a")] + 500
-            # A death after the rollback does not bring back what was rolled back.
+
+    run(work)
+
+
+def test_a_death_right_after_a_rollback_does_not_bring_back_what_was_rolled_back(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with system(bank(seconds=0.05), tmp_path) as live:
+            old = verified(live, await live.snapshot())
+            while _turns(verified(live, await live.snapshot()))[NodeId("a")] < _turns(old)[NodeId("a")] + 500:
+                await asyncio.sleep(0.01)
+            await live._running().restore(old.snapshot)  # without the snapshot that follows it as a rule
+            incarnation = live.incarnation
             live.kill("a")
-            await live.incarnation_after(live.incarnation)
+            await live.incarnation_after(incarnation)
             assert _turns(verified(live, await live.snapshot()))[NodeId("a")] < _turns(old)[NodeId("a")] + 500
+
+    run(work)
+
+
+def test_timers_run_on_after_a_restore(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with system(bank(), tmp_path) as live:
+            before = _turns(verified(live, await live.snapshot()))
+            live.kill("a")
+            await live.incarnation_after(1)
+            # Far more than what was in flight can cause.
+            while any(turn < before[n] + 2000 for n, turn in _turns(verified(live, await live.snapshot())).items()):
+                await asyncio.sleep(0.01)
 
     run(work)
 

@@ -1,0 +1,78 @@
+"""Parts into a manifest: law 1 is checked before anything becomes visible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strobe.hosts.live.codec import encode_message, encode_plain
+from strobe.hosts.live.control import Part, TimerState
+from strobe.hosts.live.snapshots import Gathering, NodePart, gathered, load, write
+from strobe.hosts.live.topology import joined
+from strobe.model.errors import Failed
+from strobe.model.graph import Graph
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import JobLayout
+from strobe.store.manifest import Kind, Manifest
+from strobe.store.snapshots import SnapshotStore
+
+A, B = NodeId("a"), NodeId("b")
+GRAPH = Graph((A, B), joined(("a", "b")))
+TIME = "2031-05-17T09:30:00.250Z"
+TIMER = TimerState("tick", 0.25, 1.5)
+
+
+def part(**changes: Any) -> Part:
+    whole: dict[str, Any] = {
+        "incarnation": 1, "snapshot": 1, "state_bytes": 0, "sent": {}, "received": {}, "contents": {}, "timers": [],
+        "step": 3, "gap_ms": 0.1, "write_ms": 0.2, "align_ms": 0.3, "forked": False, **changes,
+    }  # fmt: skip
+    return Part(**whole)
+
+
+def gather(store: SnapshotStore, *, sent: int, received: int, held: int) -> Gathering:
+    gathering = Gathering(SnapshotId(1), Kind.CHECKPOINT, Incarnation(1), Timeline(1), TIME, store.begin(SnapshotId(1)))
+    items = [encode_message(number) for number in range(received + 1, received + held + 1)]
+    state = encode_plain({"x": 1})
+    gathering.parts[A] = NodePart(part(sent={"a-b": sent}, timers=[TIMER]), state)
+    gathering.parts[B] = NodePart(part(received={"a-b": received}, contents={"a-b": items}), state)
+    return gathering
+
+
+def written(store: SnapshotStore, gathering: Gathering) -> Manifest:
+    return write(gathering, GRAPH, "job", "chandy-lamport", TIME, None, "test")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(FilesystemStore(tmp_path), JobLayout("job"), "job")
+
+
+def test_what_was_gathered_is_what_is_loaded(store: SnapshotStore) -> None:
+    gathering = gather(store, sent=7, received=4, held=3)
+    written(store, gathering)
+    loaded = load(store, SnapshotId(1), GRAPH)
+    expected = gathered(gathering)
+    assert (loaded.states, loaded.contents, loaded.sent, loaded.received) == (
+        expected.states, expected.contents, expected.sent, expected.received
+    )  # fmt: skip
+    assert loaded.timers == {A: [TIMER], B: []}
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "held", "what"),
+    [
+        (7, 4, 2, "holds 2 messages, but a had sent 7 and b had received 4"),
+        (7, 4, 4, "holds 4 messages"),
+        (3, 4, 0, "an effect without its cause"),
+    ],
+)
+def test_a_cut_that_is_not_consistent_never_becomes_a_snapshot(
+    store: SnapshotStore, sent: int, received: int, held: int, what: str
+) -> None:
+    with pytest.raises(Failed, match=what):
+        written(store, gather(store, sent=sent, received=received, held=held))
+    assert store.list() == ()
