@@ -27,17 +27,23 @@ __all__ = ["inspect_command", "verify_command"]
         ("strobe inspect ledger", "the newest checkpoint of job ledger"),
         ("strobe inspect ledger/12", "checkpoint 12"),
         ("strobe inspect .strobe/jobs/ledger/snapshots/chk-000012", "by its directory"),
+        ("strobe inspect ledger/12 --export there", "its state and rows in flight, as Parquet files"),
     ),
 )
 @click.argument("snapshot")
+@click.option("--export", "directory", metavar="DIR", help="Write state and rows in flight there, as Parquet.")
 @common_options
-def inspect_command(snapshot: str, session: Session) -> None:
+def inspect_command(snapshot: str, directory: str | None, session: Session) -> int:
     """Show what a snapshot holds: stages, positions, sizes, what is in flight."""
     found = locate(snapshot, session.home)
     manifest = found.load()
+    if directory is not None:
+        from strobe.cli.export import export  # only this needs Spark
+
+        return export(session, found, directory)
     if session.json:
         session.answer(_as_json(found, manifest))
-        return
+        return 0
     session.say(
         (f"{manifest.kind.value} {manifest.snapshot}", "bold"), f" of job {manifest.job}, {manifest.mode}, "
         f"timeline {manifest.timeline}, incarnation {manifest.incarnation}",
@@ -51,6 +57,7 @@ def inspect_command(snapshot: str, session: Session) -> None:
     for name, prepared in manifest.sinks.items():
         for item in prepared:
             session.say(f"sink {name}: {item.data}")
+    return 0
 
 
 @click.command(
