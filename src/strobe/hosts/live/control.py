@@ -16,9 +16,9 @@ from strobe.model.errors import PeerFault
 from strobe.model.ids import SnapshotId
 
 __all__ = [
-    "PIECE", "AbortPart", "Control", "Decline", "Fault", "Figures", "FiguresAsked", "Finish", "Go", "IsReady",
-    "IsRefused", "IsRunning", "Order", "Part", "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState", "pack",
-    "piece", "pieces", "unpack",
+    "PIECE", "AbortPart", "Control", "Decline", "Fault", "Figures", "FiguresAsked", "Finish", "Go", "HasTerminated",
+    "IsReady", "IsRefused", "IsRunning", "Order", "Part", "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState",
+    "pack", "piece", "pieces", "unpack",
 ]  # fmt: skip
 
 PIECE: Final = 1 << 18
@@ -131,6 +131,12 @@ class SnapshotAsked(_Message, frozen=True):
     incarnation: int
 
 
+class HasTerminated(_Message, frozen=True):
+    """At the root of a diffusing computation: it has come to its end."""
+
+    incarnation: int
+
+
 class Figures(_Message, frozen=True):
     """Counts since the life began."""
 
@@ -151,7 +157,7 @@ class Fault(_Message, frozen=True):
 
 Control: TypeAlias = (
     Order | Go | TakePart | AbortPart | SnapshotDone | FiguresAsked | Finish | IsReady | IsRefused | IsRunning | Part
-    | Decline | SnapshotAsked | Figures | Fault
+    | Decline | SnapshotAsked | HasTerminated | Figures | Fault
 )  # fmt: skip
 
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,9 +72,12 @@ class LiveCoordinator:
         self.store = store
         self.latest: Manifest | None = store.latest()
         self.running = asyncio.Event()
+        self.terminated = asyncio.Event()
         self.aborted: dict[SnapshotId, str] = {}
         self.figures: dict[NodeId, control.Figures] = {}
         self.restores = 0
+        self.completed = 0
+        self.recent: deque[Manifest] = deque(maxlen=10)
         self._memory = memory
         self._journal_directory = journal
         self._journal: PartWriter | None = None
@@ -105,6 +109,11 @@ class LiveCoordinator:
     @property
     def pending(self) -> dict[SnapshotId, frozenset[NodeId]]:
         return dict(self._snapshots.pending)
+
+    @property
+    def missing(self) -> dict[NodeId, str]:
+        """The nodes that cannot be reached, and why."""
+        return {node: peer.trouble for node, peer in self._peers.items() if not peer.present}
 
     def present(self, node: NodeId) -> bool:
         return self._peers[node].present
@@ -186,6 +195,9 @@ class LiveCoordinator:
         elif isinstance(message, control.SnapshotAsked):
             if message.incarnation == self.incarnation and self.running.is_set():
                 self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(_ignore)
+        elif isinstance(message, control.HasTerminated):
+            if message.incarnation == self.incarnation:
+                self.terminated.set()
         elif isinstance(message, control.IsReady):
             self._revival.feed(back.Ready(node, Incarnation(message.incarnation)))
         elif isinstance(message, control.IsRefused):
@@ -205,6 +217,7 @@ class LiveCoordinator:
         _log.warning("Node %s is lost: %s", node, reason)
         was_running = self.running.is_set()
         self.running.clear()
+        self.terminated.clear()
         self._feed(snap.NodeLost(node, reason))
         self._revival.lost(node, reason)
         if was_running and not self._revival.underway:
@@ -330,6 +343,8 @@ class LiveCoordinator:
             self._feed(snap.ManifestFailed(gathering.snapshot, str(error)))
             return
         self._gathering.pop(gathering.snapshot, None)
+        self.completed += 1
+        self.recent.append(manifest)
         if gathering.kind is Kind.CHECKPOINT:
             self.latest = manifest
         if self._journal is not None:
@@ -374,6 +389,7 @@ class LiveCoordinator:
 
     def _request_restore(self, loaded: Loaded) -> None:
         self.running.clear()
+        self.terminated.clear()
         self._revival.request(loaded)
 
     def restored(self, restored: back.Restored, loaded: Loaded) -> None:

@@ -26,7 +26,7 @@ from strobe.hosts.live.codec import decode_message, encode_message, is_marker, i
 from strobe.hosts.live.control import Order
 from strobe.hosts.live.link import Dialer, Link
 from strobe.hosts.live.parts import PartWriter
-from strobe.hosts.live.process import Process
+from strobe.hosts.live.process import Process, has_coroutines
 from strobe.hosts.live.recording import PartOwner, Position, Recordings
 from strobe.hosts.live.timers import Timers
 from strobe.model.cut import Json
@@ -130,8 +130,7 @@ class Life:
         for out in outputs.values():
             in_cycle = self.name in self.graph.reachable([out.target])
             out.pauses = tuple(c for c, end in inputs.items() if not (in_cycle and end.sender in mine))
-        handlers = (process.on_start, process.on_restore, process.on_message, process.on_timer)
-        self._is_async = any(inspect.iscoroutinefunction(handler) for handler in handlers)
+        self._is_async = has_coroutines(type(process))
 
     @property
     def peers(self) -> tuple[NodeId, ...]:

@@ -260,6 +260,10 @@ class _Dialled(_Connection):
         self._auth = Dialling(dialer.key, dialer.claim())
         self._challenged = False
 
+    def _drop(self, why: str) -> None:
+        self._dialer.last_error = why
+        super()._drop(why)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._transport.write(self._auth.begin())

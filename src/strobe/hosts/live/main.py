@@ -41,6 +41,7 @@ def node_config(value: dict[str, Any]) -> NodeConfig:
         key=bytes.fromhex(value["key"]),
         address=parse_address(value["address"], name),
         protocol=value["protocol"],
+        root=value["root"],
         journal=None if value["journal"] is None else Path(value["journal"]),
         fork_above=value["fork_above"],
         window=value["window"],

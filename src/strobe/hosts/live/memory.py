@@ -17,7 +17,7 @@ from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.layout import JobLayout
 
-__all__ = ["Memory", "Remembered"]
+__all__ = ["Memory", "Remembered", "is_held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Memory:
             raise Misuse(
                 f"System {self._job} runs already in {self._root}.",
                 untouched="Nothing was started.",
-                next="Stop it first, or choose another home.",
+                next=f"Stop it first (strobe live down {self._job}), or choose another home.",
             ) from None
         except OSError as error:
             raise Failed(
@@ -112,3 +112,18 @@ class Memory:
                 temporary.unlink()
             raise Failed(f"{self._path} could not be written: {error.strerror}.") from error
         self.now = value
+
+
+def is_held(home: Path, job: str) -> bool:
+    """Whether somebody runs the system at this moment."""
+    try:
+        handle = os.open(home / JobLayout(job).lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -30,6 +30,7 @@ from strobe.hosts.live.control import (
     FiguresAsked,
     Finish,
     Go,
+    HasTerminated,
     IsReady,
     IsRefused,
     IsRunning,
@@ -42,11 +43,12 @@ from strobe.hosts.live.control import (
     piece,
     unpack,
 )
+from strobe.hosts.live.diffusing import AsyncDetecting, Detecting
 from strobe.hosts.live.framing import MAX_FRAME
 from strobe.hosts.live.life import Input, Life, Output
 from strobe.hosts.live.link import Dialer, Link, listen
 from strobe.hosts.live.parts import PartWriter
-from strobe.hosts.live.process import Process, new_process
+from strobe.hosts.live.process import Process, has_coroutines, new_process
 from strobe.hosts.live.session import WINDOW, Session
 from strobe.model.errors import Failed, HostFault, PeerFault, StrobeError
 from strobe.model.graph import Graph
@@ -89,6 +91,7 @@ class NodeConfig:
     key: bytes
     address: tuple[str, int] = ("127.0.0.1", 0)
     protocol: str = "chandy-lamport"
+    root: str | None = None
     journal: Path | None = None
     fork_above: int = LARGE
     window: int = WINDOW
@@ -287,7 +290,7 @@ class Node:
         machine = MACHINES[config.protocol](graph.inputs(self.name), graph.outputs(self.name))
         journal = None if config.journal is None else PartWriter(config.journal, self.name, incarnation)
         life = Life(self.name, graph, order, machine, self, fork_above=config.fork_above, journal=journal)
-        process = new_process(config.cls, dict(config.params), life)
+        process = self._new_process(life)
         data = self._states.pop(SnapshotId(order.snapshot), None)
         self._states.clear()
         if order.snapshot:
@@ -324,6 +327,15 @@ class Node:
         life.after_step = self.on_step
         return life
 
+    def _new_process(self, life: Life) -> Process:
+        config = self.config
+        if config.root is None:
+            return new_process(config.cls, dict(config.params), life)
+        kind = AsyncDetecting if has_coroutines(config.cls) else Detecting
+        detecting = kind(config.graph, life, root=config.root == self.name, announce=self._terminated)
+        detecting.inner = new_process(config.cls, dict(config.params), detecting)
+        return detecting
+
     def _session(self) -> Session:
         return Session(window=self.config.window, max_frame=self.config.max_frame)
 
@@ -347,6 +359,9 @@ class Node:
 
     def wants_snapshot(self) -> None:
         self._say(SnapshotAsked(self._participant.incarnation))
+
+    def _terminated(self) -> None:
+        self._say(HasTerminated(self._participant.incarnation))
 
     def failed(self, error: BaseException) -> None:
         """The process is in a state that nobody can vouch for: it says why, and ends."""

@@ -37,6 +37,7 @@ class NodeOptions:
             "address": spec.address,
             "graph": graph_to_json(topology.graph),
             "protocol": topology.protocol,
+            "root": topology.root,
             "key": self.key.hex(),
             "journal": None if self.journal is None else str(self.journal),
             "fork_above": self.fork_above,

@@ -11,6 +11,7 @@ the state: they have names, not callbacks, and a restored process has those that
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar
@@ -19,7 +20,7 @@ from strobe.hosts.live.codec import decode_state
 from strobe.model.errors import Misuse
 from strobe.model.ids import ChannelId, NodeId
 
-__all__ = ["Process", "Runtime", "new_process"]
+__all__ = ["Process", "Runtime", "has_coroutines", "new_process"]
 
 P = TypeVar("P", bound="Process")
 
@@ -64,6 +65,9 @@ class Process:
 
     def on_timer(self, name: str) -> Awaitable[None] | None:
         """A timer of this name has run out."""
+
+    def on_terminated(self) -> Awaitable[None] | None:
+        """At the root of a diffusing computation: every node is idle, and nothing is in flight."""
 
     # ── what it can do ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,6 +130,11 @@ class Process:
             if field.name in state:  # a field that is newer than the snapshot keeps its default
                 where = f"{type(self).__name__}.{field.name}"
                 object.__setattr__(self, field.name, decode_state(state[field.name], hints[field.name], where))
+
+
+def has_coroutines(kind: type[Process]) -> bool:
+    handlers = (kind.on_start, kind.on_restore, kind.on_message, kind.on_timer, kind.on_terminated)
+    return any(inspect.iscoroutinefunction(handler) for handler in handlers)
 
 
 def new_process(kind: type[P], params: dict[str, Any], runtime: Runtime) -> P:

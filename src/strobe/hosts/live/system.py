@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from strobe.hosts.live.auth import check_key
 from strobe.hosts.live.control import Figures
@@ -33,22 +33,19 @@ from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.peers import Reach
 from strobe.hosts.live.revival import BEGINNING
 from strobe.hosts.live.snapshots import Loaded, load
-from strobe.hosts.live.topology import Topology, load_class, parse_address
+from strobe.hosts.live.topology import DEFAULTS, Topology, load_class, parse_address
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.coordination import CoordinatorSettings
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.locate import locate
-from strobe.store.manifest import Kind
+from strobe.store.manifest import Kind, Manifest
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["Status", "System"]
+__all__ = ["Status", "System", "read_key"]
 
 _log = logging.getLogger("strobe.live")
-
-_LOCAL = ("127.0.0.1", "localhost", "::1")
-
 
 @dataclass(frozen=True)
 class Status:
@@ -63,6 +60,9 @@ class Status:
     aborted: dict[SnapshotId, str]
     nodes: dict[NodeId, Figures]
     processes: dict[NodeId, int]
+    completed: int  # snapshots since this start
+    recent: tuple[Manifest, ...]  # the newest of them
+    missing: dict[NodeId, str]  # the nodes that cannot be reached, and why
 
 
 class System:
@@ -78,20 +78,26 @@ class System:
         max_restarts: int = 5,
         restart_window: float = 30.0,
         lost_after: float = 20.0,
+        reach_within: float | None = None,
+        logs: Path | None = None,
     ) -> None:
         """`restore` names a snapshot as `strobe inspect` takes it; without it the system goes on from its own last one,
         or begins. `max_restarts` within `restart_window` seconds are the most that a node may need;
-        one that cannot be reached for `lost_after` seconds is lost."""
+        one that cannot be reached for `lost_after` seconds is lost. A start that has not reached every node
+        `reach_within` seconds after it began is given up. `logs` is where nodes that are started here write theirs."""
         self.topology = topology
         self.home = home.absolute()
         self.failed: asyncio.Future[str] | None = None
-        self._settings = settings or CoordinatorSettings(timeout=60_000, tolerable_failures=10, retained=3)
+        self._settings = settings or topology.checkpoints or DEFAULTS
         self._options = options
         self._restore_name = restore
         self._journal = self.home / JobLayout(topology.name).root / "journal" if journal else None
         self._max_restarts = max_restarts
         self._restart_window = restart_window
         self._lost_after = lost_after
+        self._reach_within = reach_within
+        self._logs = logs
+        self._claimed = False
         self._memory = Memory(self.home, topology.name)
         self._coordinator: LiveCoordinator | None = None
         self._processes: dict[NodeId, asyncio.subprocess.Process] = {}
@@ -100,13 +106,20 @@ class System:
 
     # ── start and end ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def start(self) -> None:
-        """Returns when every node runs; raises, with nothing left running, if that cannot be."""
+    def claim(self) -> None:
+        """Checks what can be checked, and makes this the one who runs the system. `start` does it if nobody has."""
+        if self._claimed:
+            return
         for spec in self.topology.nodes:
             if spec.name in self.local:
                 load_class(spec.path, spec.name)  # a class that cannot be found is said here, not by a process
-        self.failed = asyncio.get_running_loop().create_future()
         self._memory.open()
+        self._claimed = True
+
+    async def start(self) -> None:
+        """Returns when every node runs; raises, with nothing left running, if that cannot be."""
+        self.claim()
+        self.failed = asyncio.get_running_loop().create_future()
         try:
             await self._start()
         except BaseException:
@@ -139,7 +152,11 @@ class System:
         for spec in self.topology.nodes:
             if spec.name not in self.local:
                 self._coordinator.reach(spec.name, parse_address(spec.address, spec.name))
-        await self._or_failure(self._coordinator.start(loaded))
+        try:
+            async with asyncio.timeout(self._reach_within):
+                await self._or_failure(self._coordinator.start(loaded))
+        except TimeoutError:
+            raise self._unreached(self._coordinator.missing) from None
         if self._restore_name is not None:
             await self.snapshot()  # so that the next start goes on from here
 
@@ -163,6 +180,7 @@ class System:
             watcher.cancel()
         await asyncio.gather(*self._watchers.values(), return_exceptions=True)
         self._memory.close()
+        self._claimed = False
 
     async def __aenter__(self) -> System:
         await self.start()
@@ -178,7 +196,7 @@ class System:
     @property
     def local(self) -> frozenset[NodeId]:
         """The nodes that are started here."""
-        return frozenset(n.name for n in self.topology.nodes if parse_address(n.address, n.name)[0] in _LOCAL)
+        return frozenset(node.name for node in self.topology.nodes if not node.is_remote)
 
     @property
     def store(self) -> SnapshotStore:
@@ -210,6 +228,18 @@ class System:
         """Returns when every node runs: after a node was lost, when the system is back."""
         await self._or_failure(self._running().running.wait())
 
+    async def terminated(self) -> None:
+        """Returns when the diffusing computation has come to its end: every node idle, nothing in flight.
+
+        A snapshot taken afterwards holds the result. A system that goes back to a moment before its end goes on.
+        """
+        if self.topology.root is None:
+            raise Misuse(
+                f"System {self.topology.name} has no root: nobody detects its end.",
+                next="Name the node where the computation begins: Topology(…, root=NODE).",
+            )
+        await self._or_failure(self._running().terminated.wait())
+
     async def incarnation_after(self, incarnation: int) -> int:
         """Waits until a later incarnation than this one runs, and returns it."""
         coordinator = self._running()
@@ -230,6 +260,9 @@ class System:
             dict(coordinator.aborted),
             figures,
             {node: process.pid for node, process in self._processes.items()},
+            coordinator.completed,
+            tuple(coordinator.recent),
+            coordinator.missing,
         )
 
     def kill(self, node: str, sig: signal.Signals = signal.SIGKILL) -> None:
@@ -251,14 +284,16 @@ class System:
         self._running().reach(node, (str(answer["host"]), int(answer["port"])))
 
     async def _spawn(self, node: NodeId, options: NodeOptions) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "strobe.hosts.live.main",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # what the terminal sends, such as an interrupt, is for the system to act upon
-        )
+        with contextlib.ExitStack() as stack:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "strobe.hosts.live.main",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=None if self._logs is None else stack.enter_context(_log_file(self._logs, node)),
+                start_new_session=True,  # what the terminal sends, such as an interrupt, is for the system to act upon
+            )
         self._processes[node] = process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -308,16 +343,40 @@ class System:
         key_file = self.topology.key_file
         options = self._options
         if options is None:
-            key = secrets.token_bytes(32) if key_file is None else _read_key(key_file)
-            options = NodeOptions(key)
+            remote = [node.name for node in self.topology.nodes if node.is_remote]
+            if key_file is None and remote:
+                raise Misuse(
+                    f"Node {remote[0]} is started by hand, and there is no key by which it knows this system.",
+                    untouched="Nothing was started.",
+                    next='Name a file that both can read: key_file = "cluster.key"',
+                )
+            options = NodeOptions(
+                secrets.token_bytes(32) if key_file is None else read_key(key_file), tls=self.topology.tls
+            )
         check_key(options.key)
-        path = options.path or tuple(os.path.abspath(entry) for entry in (sys.path[0] or ".", "."))
+        own = (*self.topology.path, sys.path[0] or ".", ".")
+        path = options.path or tuple(os.path.abspath(entry) for entry in own)
         return replace(options, journal=self._journal or options.journal, path=path)
 
     def _running(self) -> LiveCoordinator:
         if self._coordinator is None:
             raise Misuse(f"System {self.topology.name} has not been started.")
         return self._coordinator
+
+    def _unreached(self, missing: dict[NodeId, str]) -> Failed:
+        if not missing:
+            return Failed(
+                f"System {self.topology.name} did not run within {self._reach_within:g} s, though all nodes are there.",
+                untouched="Its snapshots are untouched.",
+            )
+        node, trouble = next(iter(missing.items()))
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        return Failed(
+            f"Node {node} at {self.topology.spec(node).address} could not be reached within "
+            f"{self._reach_within:g} s{more}: {(trouble or 'no answer').rstrip('.')}.",
+            untouched="No node was started; snapshots are untouched." if not self.local else "Nothing is left running.",
+            next="Start it there: strobe live node TOPOLOGY " + node,
+        )
 
     def _fail(self, reason: str) -> None:
         if self.failed is not None and not self.failed.done():
@@ -345,7 +404,19 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _read_key(file: str) -> bytes:
+def _log_file(directory: Path, node: NodeId) -> BinaryIO:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return (directory / f"{node}.log").open("ab")
+    except OSError as error:
+        raise Failed(
+            f"The log of node {node} cannot be written to {directory}: {error.strerror}.",
+            untouched="Nothing was started.",
+            next="Choose another home, or make it writable.",
+        ) from error
+
+
+def read_key(file: str) -> bytes:
     try:
         return Path(file).read_bytes().strip()
     except OSError as error:

@@ -9,6 +9,17 @@ Written in Python or in TOML; checked as a whole before anything starts. The gra
     class = "bank:Account"                      # or "bank.py:Account"
     address = "127.0.0.1:7001"                  # left out: on this machine, any free port
     params = { balance = 100 }
+    remote = true                               # started by hand; so is every node whose host is not this machine
+
+    [checkpoints]                               # seconds
+    interval = 5
+    timeout = 60
+    retained = 3
+
+    [tls]
+    certificate = "node.pem"
+    key = "node.key"
+    authority = "authority.pem"
 """
 
 from __future__ import annotations
@@ -18,14 +29,17 @@ import importlib.util
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from strobe.hosts.live.diffusing import check_root
 from strobe.hosts.live.process import Process
+from strobe.hosts.live.tls import Tls
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, check_uid
+from strobe.protocol.coordination import CoordinatorSettings
 
 __all__ = [
     "NodeSpec", "Topology", "class_path", "complete", "joined", "load_class", "parse_address", "read_topology", "ring",
@@ -33,16 +47,24 @@ __all__ = [
 
 PROTOCOLS: Final = ("chandy-lamport",)
 ANY: Final = "127.0.0.1:0"
+_HERE: Final = ("127.0.0.1", "localhost", "::1")
+DEFAULTS: Final = CoordinatorSettings(timeout=60_000, tolerable_failures=10, retained=3)
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """`cls` is a subclass of Process, or the path to one. With port 0 the system starts the node by itself."""
+    """`cls` is a subclass of Process, or the path to one. A `remote` node is started by hand, where it is to run; if
+    nothing is said, those are the nodes whose host is not this machine."""
 
     name: NodeId
     cls: type[Process] | str
     address: str = ANY
     params: Mapping[str, Any] = field(default_factory=dict)
+    remote: bool | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        return parse_address(self.address, self.name)[0] not in _HERE if self.remote is None else self.remote
 
     @property
     def path(self) -> str:
@@ -56,6 +78,10 @@ class Topology:
     channels: tuple[Channel, ...] = ()
     protocol: str = "chandy-lamport"
     key_file: str | None = None
+    root: str | None = None  # where a diffusing computation begins, whose end is to be detected
+    checkpoints: CoordinatorSettings | None = None
+    tls: Tls | None = None
+    path: tuple[str, ...] = ()  # where nodes look for modules, first
     graph: Graph = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +91,8 @@ class Topology:
         graph = Graph(tuple(node.name for node in self.nodes), self.channels)
         for channel in self.channels:
             check_uid(channel.id, "channel")
+        if self.root is not None:
+            check_root(graph, self.root)
         taken: dict[tuple[str, int], NodeId] = {}
         for node in self.nodes:
             address = parse_address(node.address, node.name)
@@ -72,6 +100,11 @@ class Topology:
                 raise Misuse(
                     f"Nodes {taken[address]} and {node.name} have the same address {node.address}.",
                     next="Give each node its own port.",
+                )
+            if node.is_remote and not address[1]:
+                raise Misuse(
+                    f"Node {node.name} is started by hand, but its address {node.address} has no port.",
+                    next=f"Give it one, such as {address[0]}:7001: the others reach it there.",
                 )
             taken[address] = node.name
         object.__setattr__(self, "graph", graph)
@@ -160,6 +193,9 @@ def _module(name: str) -> Any:
 # ── TOML ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_SETTINGS: Final = {"name", "nodes", "channels", "protocol", "key_file", "root", "checkpoints", "tls"}
+
+
 def read_topology(file: Path) -> Topology:
     """Paths to classes and to the key are taken from where the file is."""
     try:
@@ -168,7 +204,7 @@ def read_topology(file: Path) -> Topology:
         raise Misuse(f"Topology {file} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Misuse(f"Topology {file} is not TOML: {error}.") from error
-    unknown = value.keys() - {"name", "nodes", "channels", "protocol", "key_file"}
+    unknown = value.keys() - _SETTINGS
     if unknown:
         raise Misuse(f"Topology {file}: there is no setting {sorted(unknown)[0]!r}.")
     nodes = value.get("nodes")
@@ -182,20 +218,30 @@ def read_topology(file: Path) -> Topology:
         _channels(file, value.get("channels", []), tuple(nodes)),
         str(value.get("protocol", "chandy-lamport")),
         None if key_file is None else str(file.parent / str(key_file)),
+        None if value.get("root") is None else str(value["root"]),
+        _checkpoints(file, value.get("checkpoints")),
+        _tls(file, value.get("tls")),
+        (str(file.parent.resolve()),),
     )
 
 
 def _node(file: Path, name: str, value: Any) -> NodeSpec:
     if not isinstance(value, dict) or not isinstance(value.get("class"), str):
         raise Misuse(f"Topology {file}: node {name} has no class.", next='Write class = "module:Class".')
-    unknown = value.keys() - {"class", "address", "params"}
+    unknown = value.keys() - {"class", "address", "params", "remote"}
     if unknown:
         raise Misuse(f"Topology {file}: node {name} has no setting {sorted(unknown)[0]!r}.")
     path = value["class"]
     module, _, cls = path.rpartition(":")
     if module.endswith(".py"):
         path = f"{(file.parent / module).resolve()}:{cls}"
-    return NodeSpec(NodeId(name), path, str(value.get("address", ANY)), dict(value.get("params", {})))
+    params, remote = value.get("params", {}), value.get("remote")
+    if not isinstance(params, dict) or not isinstance(remote, bool | None):
+        raise Misuse(
+            f"Topology {file}: node {name}: params is a table, remote is true or false.",
+            next="Write params = { balance = 100 } and remote = true.",
+        )
+    return NodeSpec(NodeId(name), path, str(value.get("address", ANY)), params, remote)
 
 
 def _channels(file: Path, value: Any, names: tuple[str, ...]) -> tuple[Channel, ...]:
@@ -211,3 +257,28 @@ def _channels(file: Path, value: Any, names: tuple[str, ...]) -> tuple[Channel, 
             next='Write "complete", "ring", or a list such as [["a", "b"], ["b", "a", "name"]].',
         )
     return joined(*(tuple(c) for c in value))
+
+
+def _checkpoints(file: Path, value: Any) -> CoordinatorSettings | None:
+    """Seconds in the file, milliseconds inside."""
+    if value is None:
+        return None
+    seconds, numbers = {"interval", "min_pause", "timeout"}, {"max_concurrent", "tolerable_failures", "retained"}
+    if not isinstance(value, dict) or value.keys() - seconds - numbers:
+        raise Misuse(
+            f"Topology {file}: [checkpoints] is not legal.",
+            next=f"Its settings are {', '.join(sorted(seconds))} in seconds, and {', '.join(sorted(numbers))}.",
+        )
+    for name, given in value.items():
+        if isinstance(given, bool) or not isinstance(given, int | float if name in seconds else int):
+            raise Misuse(f"Topology {file}: [checkpoints] {name} = {given!r} is not a number that fits.")
+    return replace(DEFAULTS, **{n: round(v * 1000) if n in seconds else v for n, v in value.items()})
+
+
+def _tls(file: Path, value: Any) -> Tls | None:
+    if value is None:
+        return None
+    names = ("certificate", "key", "authority")
+    if not isinstance(value, dict) or value.keys() != set(names) or not all(isinstance(v, str) for v in value.values()):
+        raise Misuse(f"Topology {file}: [tls] is not legal.", next=f"It names three files: {', '.join(names)}.")
+    return Tls(*(str((file.parent / value[name]).resolve()) for name in names))
