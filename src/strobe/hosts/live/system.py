@@ -47,6 +47,7 @@ __all__ = ["Status", "System", "read_key"]
 
 _log = logging.getLogger("strobe.live")
 
+
 @dataclass(frozen=True)
 class Status:
     """The system at one moment."""

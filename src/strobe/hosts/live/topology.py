@@ -36,13 +36,14 @@ from typing import Any, Final
 from strobe.hosts.live.diffusing import check_root
 from strobe.hosts.live.process import Process
 from strobe.hosts.live.tls import Tls
-from strobe.model.errors import Misuse
+from strobe.model.errors import Misuse, StrobeError
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, check_uid
 from strobe.protocol.coordination import CoordinatorSettings
 
 __all__ = [
-    "NodeSpec", "Topology", "class_path", "complete", "joined", "load_class", "parse_address", "read_topology", "ring",
+    "DEFAULTS", "NodeSpec", "Topology", "class_path", "complete", "joined", "load_class", "load_module",
+    "parse_address", "read_topology", "ring",
 ]  # fmt: skip
 
 PROTOCOLS: Final = ("chandy-lamport",)
@@ -160,12 +161,15 @@ def load_class(path: str, node: str) -> type[Process]:
     if not module_name:
         raise Misuse(f"Node {node}: {path!r} names no class.", next="Write module:Class or file.py:Class.")
     try:
-        found: Any = _module(module_name)
+        found: Any = load_module(module_name)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, OSError, SyntaxError) as error:
+    except StrobeError:
+        raise
+    except Exception as error:  # whatever a user's file does when it is run
+        said = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         raise Misuse(
-            f"Node {node}: class {path!r} cannot be loaded: {error}.",
+            f"Node {node}: class {path!r} cannot be loaded: {said}.",
             untouched="Nothing was started.",
             next="Write module:Class or file.py:Class, and start where the module can be imported.",
         ) from error
@@ -174,7 +178,8 @@ def load_class(path: str, node: str) -> type[Process]:
     return found
 
 
-def _module(name: str) -> Any:
+def load_module(name: str) -> Any:
+    """By its name, or by its file."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     file = Path(name).resolve()
