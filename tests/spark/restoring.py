@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 import strobe
 from strobe.hosts.spark.job import start_job
 from strobe.hosts.spark.restore_plan import RestoreOptions
-from tests.spark.jobs import eventually, stage
+from strobe.model.ids import NodeId
+from tests.spark.jobs import eventually
 from tests.spark.ledger_data import delta_rows, read_transfers
 
 BOUNDED = {"availableNow": True}
@@ -57,8 +58,12 @@ def balances_of(root: Path) -> list[tuple[Any, ...]]:
 def await_postings(job: strobe.Job, root: Path, rows: int) -> None:
     """Until so many transfers are posted, and everything that follows from them is done."""
     eventually(
-        lambda: (root / "postings/_delta_log").is_dir() and len(postings_of(root)) == 2 * rows
-        and stage(job, "balances").lag_rows == 0 and stage(job, "postings").lag_rows == 0
-        and job._agents["balances"].idle,  # type: ignore[index]
-        f"{rows} transfers posted", job,
-    )  # fmt: skip
+        lambda: (
+            all(runner.agent.lag() == (0, 0) for runner in job.runners.values())
+            and (root / "postings/_delta_log").is_dir()
+            and len(postings_of(root)) == 2 * rows
+            and job.runners[NodeId("balances")].agent.idle
+        ),
+        f"{rows} transfers posted",
+        job,
+    )

@@ -23,9 +23,10 @@ from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 
-__all__ = ["Difference", "changed_state", "compare_stages", "describe_stage", "operator_kinds"]
+__all__ = ["Difference", "changed_state", "compare_stages", "describe_stage", "operator_kinds", "rearranged"]
 
 _log = logging.getLogger("strobe.evolve")
+_CHANNEL = "channel "
 _DEDUPLICATE = {"Deduplicate": "distinct", "DeduplicateWithinWatermark": "distinct within watermark"}
 
 
@@ -139,7 +140,7 @@ def _source(node: Any, kind: str) -> Json:
     if kind == "StreamingRelationV2":
         channel = node.extraOptions().get("channel")
         if channel is not None and node.extraOptions().get("stage") is not None:
-            return f"channel {channel}"
+            return f"{_CHANNEL}{channel}"
     return name
 
 
@@ -225,9 +226,28 @@ def _list(description: Mapping[str, Json], name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def rearranged(before: Json, after: Json) -> tuple[NodeId, ...] | None:
+    """The channels that the new plan reads, in its order, if that is another one than before, and if all that it read
+    and reads are channels. Their positions are known by name, so they can be found again in any order."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return None
+    old, new = _list(before, "sources"), _list(after, "sources")
+    if not old or old == new or not _are_channels(old) or not _are_channels(new):
+        return None
+    return tuple(NodeId(str(source).removeprefix(_CHANNEL)) for source in new)
+
+
+def _are_channels(sources: list[Any]) -> bool:
+    return bool(sources) and all(str(source).startswith(_CHANNEL) for source in sources)
+
+
 def _compare_sources(before: list[Any], after: list[Any]) -> list[Difference]:
-    if before == after:
+    if before == after or not before:
         return []
+    if _are_channels(before) and _are_channels(after):
+        if set(before) == set(after):
+            return []
+        return [Difference(f"it read {_listed(before)}, and now reads {_listed(after)}", False)]
     return [Difference(f"it read {_listed(before)}, and now reads {_listed(after)}, in this order", True)]
 
 

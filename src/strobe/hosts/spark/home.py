@@ -127,6 +127,11 @@ class JobHome:
             os.close(self._lock_file)
             self._lock_file = None
 
+    def forget(self) -> None:
+        """Remove what a first start has made that came to nothing: only if no stage has done anything."""
+        if not self.path(self.layout.stages).exists():
+            shutil.rmtree(self.path(self.layout.root), ignore_errors=True)
+
     def stop_heartbeat(self) -> None:
         self._stop.set()
         if self._beat is not None and self._beat is not threading.current_thread():

@@ -45,7 +45,7 @@ from strobe.hosts.spark.session import check_settings, spark_session
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.hosts.spark.stage_files import stage_checkpoint, start_positions
 from strobe.hosts.spark.uploads import PartUploads
-from strobe.model.errors import Failed, StrobeError
+from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.coordination import Kind
 from strobe.store.locate import locate
@@ -137,12 +137,15 @@ class Job:
 
     def start(self) -> None:
         os.environ["JAVA_HOME"] = str(find_java())
+        fresh = not self.home.path(self.home.layout.root).exists()
         self.home.claim(self._fenced)
         try:
             self._start()
         except BaseException as error:
             why = error.what if isinstance(error, StrobeError) else f"{type(error).__name__}: {error}"
             self._finish(JobState.FAILED, f"it did not start: {why}", said=True)
+            if fresh and self.options.snapshot is not None and isinstance(error, Misuse):
+                self.home.forget()  # a fork that was refused never was
             raise
 
     def _start(self) -> None:
@@ -198,7 +201,7 @@ class Job:
                 raise Failed(self.error)
             self._control = ControlServer(home.path(home.layout.token), actions(self))
             self.state = JobState.RUNNING
-            home.publish(state=self.state.value, port=self._control.port)
+            home.publish(state=self.state.value, port=self._control.port, timeline=home.memory.timeline)
         self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)
         self._watch.start()
 

@@ -173,6 +173,7 @@ def _run(
     finally:
         if job is not None:
             job.stop()
+            job.wait()  # it may have been ending by itself: its home must not go before it has
 
 
 def _seen(runner: StageRunner, first: int) -> bool:

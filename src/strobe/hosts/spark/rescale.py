@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark import faults, spark_checkpoint
+from strobe.hosts.spark.channel_log import ChannelLog
 from strobe.hosts.spark.evolve import operator_kinds
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.pipeline import Pipeline, StageSpec
@@ -28,6 +29,7 @@ from strobe.hosts.spark.stage_files import (
     stage_checkpoint,
     sync_tree,
 )
+from strobe.hosts.spark.stage_offsets import rearrange_offsets
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
@@ -102,8 +104,10 @@ def rescale_stages(
     spark: SparkSession,
     options: RestoreOptions,
     descriptions: Mapping[NodeId, Json],
+    sources: Mapping[NodeId, tuple[NodeId, ...]],
 ) -> None:
-    """At a start, after the fences: give each stage with state as many partitions as are wanted."""
+    """At a start, after the fences: give each stage with state as many partitions as are wanted, and its offsets the
+    order of `sources`, where a changed file has changed that."""
     changes: dict[NodeId, tuple[int, int]] = {}
     for uid, spec in pipeline.stages.items():
         wanted, checkpoint = wanted_partitions(pipeline, spec, options), stage_checkpoint(home, uid)
@@ -124,22 +128,29 @@ def rescale_stages(
                 "restore its newest checkpoint with -s and -p.",
             )
         changes[uid] = (has, wanted)
-    if changes:
-        _rescale(home, spark, changes, tuple(pipeline.stages))
+    if changes or sources:
+        _rewrite(pipeline, home, spark, changes, sources)
 
 
-def _rescale(
-    home: JobHome, spark: SparkSession, changes: Mapping[NodeId, tuple[int, int]], uids: Sequence[NodeId]
+def _rewrite(
+    pipeline: Pipeline,
+    home: JobHome,
+    spark: SparkSession,
+    changes: Mapping[NodeId, tuple[int, int]],
+    sources: Mapping[NodeId, tuple[NodeId, ...]],
 ) -> None:
     generation = home.memory.generation + 1
-    for uid, (before, after) in changes.items():
+    for uid in dict.fromkeys((*changes, *sources)):
         new = stage_checkpoint(home, uid, generation)
         try:
             shutil.rmtree(new.parent, ignore_errors=True)
             link_checkpoint(stage_checkpoint(home, uid), new)
             relocate_state(new)
             faults.point("rescale.copied", uid)
-            repartition(spark, new, uid, before, after)
+            if uid in sources:
+                rearrange_offsets(new, sources[uid], _starts(pipeline.stages[uid], home))
+            if uid in changes:
+                repartition(spark, new, uid, *changes[uid])
             sync_tree(new)
         except OSError as error:
             raise Failed(
@@ -150,4 +161,10 @@ def _rescale(
     faults.point("rescale.repartitioned")
     home.remember(generation=generation)
     faults.point("rescale.done")
-    adopt_checkpoints(home, tuple(uids))
+    adopt_checkpoints(home, tuple(pipeline.stages))
+
+
+def _starts(spec: StageSpec, home: JobHome) -> dict[NodeId, int]:
+    """Where the stage begins on an input that it did not have: where the job was left, or at the earliest row."""
+    logs = {uid: ChannelLog(home.path(home.layout.channel(uid))) for uid in spec.inputs}
+    return {uid: max(log.trimmed, 0) if spec.start == "earliest" else log.end for uid, log in logs.items()}

@@ -16,19 +16,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark import faults
 from strobe.hosts.spark.assemble import DraftStage, sink_contexts
-from strobe.hosts.spark.channel_entries import fsync
 from strobe.hosts.spark.channel_log import ChannelLog
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.memory import Intent
@@ -46,6 +43,7 @@ from strobe.hosts.spark.restore_plan import (
 )
 from strobe.hosts.spark.restore_planning import plan_restore
 from strobe.hosts.spark.stage_files import note_starts, relocate_state, sync_tree
+from strobe.hosts.spark.stage_offsets import mark_offsets, rearrange_offsets, renumber_offsets
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
@@ -55,8 +53,6 @@ from strobe.store.locate import Located, locate
 __all__ = ["restore_job", "sweep_leftovers"]
 
 _log = logging.getLogger("strobe.job")
-Change: TypeAlias = Callable[[dict[str, object]], dict[str, object]]
-_OLD = "restored"  # in an offset, instead of "version": a position that is still the snapshot's
 
 
 def restore_job(
@@ -171,8 +167,10 @@ class _Restore:
             if self.plan.how is How.FORK:
                 # Spark tells queries apart by this id, and stops one that starts under the id of another.
                 (place / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+            if stage.sources is not None:
+                rearrange_offsets(place, stage.sources, self._positions(stage))
             if self.plan.how is not How.ROLLBACK:
-                _mark_offsets(place)
+                mark_offsets(place)
             relocate_state(place)
             _forget_later_schemas(place, stage)
             if stage.partitions is not None:
@@ -185,6 +183,14 @@ class _Restore:
                 untouched="The job and the snapshot are as they were.",
                 next="Make room on that disk, and run again.",
             ) from error
+
+    def _positions(self, stage: StagePlan) -> dict[NodeId, int]:
+        """Where a stage with a new input begins on it, in the snapshot's positions."""
+        if not stage.earliest:
+            return dict(stage.starts)
+        logs = {p: self.home.path(self.home.layout.channel(p)) for p in stage.starts}
+        rollback = self.plan.how is How.ROLLBACK
+        return {p: max(ChannelLog(logs[p]).trimmed_at(at), 0) if rollback else 0 for p, at in stage.starts.items()}
 
     # ── channels and sinks ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,7 +205,7 @@ class _Restore:
             faults.point("restore.channel-cut", producer)
         for stage in self.plan.stages:
             if stage.action is StageAction.RESTORED and self.plan.how is not How.ROLLBACK:
-                _renumber_offsets(self._checkpoint(stage.uid), renumbered)
+                renumber_offsets(self._checkpoint(stage.uid), {p: v.__getitem__ for p, v in renumbered.items()})
         return renumbered
 
     def _sinks(self) -> None:
@@ -222,7 +228,7 @@ class _Restore:
 
     def _note_starts(self, renumbered: Mapping[NodeId, Renumbering]) -> None:
         for stage in self.plan.stages:
-            if stage.starts:
+            if stage.starts and stage.action is not StageAction.RESTORED:
                 starts = {p: self._start(stage, p, old, renumbered.get(p)) for p, old in stage.starts.items()}
                 note_starts(self._checkpoint(stage.uid), starts)
 
@@ -231,50 +237,6 @@ class _Restore:
             log = ChannelLog(self.home.path(self.home.layout.channel(producer)))
             return 0 if versions is not None else max(log.trimmed, 0)
         return old if versions is None else versions[old]
-
-
-# ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _mark_offsets(checkpoint: Path) -> None:
-    """Positions on channels are the snapshot's until the channels are there."""
-
-    def mark(offset: dict[str, object]) -> dict[str, object]:
-        return {"channel": offset["channel"], _OLD: offset["version"]} if "version" in offset else offset
-
-    _rewrite(checkpoint, mark)
-
-
-def _renumber_offsets(checkpoint: Path, renumbered: Mapping[NodeId, Renumbering]) -> None:
-    def renumber(offset: dict[str, object]) -> dict[str, object]:
-        versions = renumbered.get(NodeId(str(offset["channel"])))
-        if _OLD not in offset or versions is None:
-            return offset
-        return {"channel": offset["channel"], "version": versions[int(str(offset[_OLD]))]}
-
-    _rewrite(checkpoint, renumber)
-
-
-def _rewrite(checkpoint: Path, change: Change) -> None:
-    directory = checkpoint / "offsets"
-    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-        if not path.name.isdigit():
-            continue
-        lines = path.read_text().splitlines()
-        changed = [*lines[:2], *(_changed_line(line, change) for line in lines[2:])]
-        if changed != lines:
-            fresh = path.with_name(f".{path.name}.fresh")
-            fresh.write_text("\n".join(changed))
-            fsync(fresh)
-            os.replace(fresh, path)
-    fsync(directory)
-
-
-def _changed_line(line: str, change: Change) -> str:
-    if not line.startswith("{"):
-        return line
-    offset = json.loads(line)
-    return json.dumps(change(offset)) if "channel" in offset and len(offset) == 2 else line
 
 
 # ── the disk ────────────────────────────────────────────────────────────────────────────────────────────────────────

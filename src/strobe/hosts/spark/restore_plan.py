@@ -81,6 +81,7 @@ class StagePlan:
     partitions: tuple[int, int] | None = None
     starts: Mapping[NodeId, int] = field(default_factory=dict)
     earliest: bool = False
+    sources: tuple[NodeId, ...] | None = None  # the channels in its plan's order, if that has changed
 
     @property
     def bytes(self) -> int:

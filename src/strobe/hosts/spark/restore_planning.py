@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strobe.hosts.spark.assemble import DraftStage, sink_contexts
-from strobe.hosts.spark.evolve import changed_state, compare_stages
+from strobe.hosts.spark.evolve import changed_state, compare_stages, rearranged
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.rescale import refusal, wanted_partitions
@@ -203,7 +203,13 @@ def _stages(
         else:
             _check_state(uid, record, descriptions[uid], findings)
             change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
-            yield StagePlan(uid, StageAction.RESTORED, record, change)
+            sources = rearranged(dict(record.extra), descriptions[uid])
+            fresh = {
+                read: at
+                for read, at in _starts_of_new(pipeline, uid, manifest).items()
+                if sources is not None and ChannelId(read) not in record.inputs
+            }
+            yield StagePlan(uid, StageAction.RESTORED, record, change, fresh, spec.start == "earliest", sources)
     for uid, record in manifest.nodes.items():
         if uid not in pipeline.stages:
             yield StagePlan(uid, StageAction.DROPPED, record)

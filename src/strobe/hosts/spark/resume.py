@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark import spark_checkpoint
 from strobe.hosts.spark.assemble import AssembledStage, DraftStage, open_stages
 from strobe.hosts.spark.channel_log import LOG, ChannelLog
-from strobe.hosts.spark.evolve import changed_state, compare_stages, describe_stage
+from strobe.hosts.spark.evolve import changed_state, compare_stages, describe_stage, rearranged
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.rescale import rescale_stages
@@ -51,15 +51,16 @@ def bring_up(
 ) -> Ready:
     sweep_leftovers(home)
     descriptions = {d.spec.uid: describe_stage(d.result) for d in drafts}
+    sources: dict[NodeId, tuple[NodeId, ...]] = {}
     options = _with_newest(pipeline, home, options)
     if options.snapshot is not None or home.memory.restoring is not None:
         restore_job(pipeline, drafts, descriptions, home, base, spark, options)
     else:
-        _check_file(pipeline, home, descriptions)
+        sources = _check_file(pipeline, home, descriptions)
         _add_stages(pipeline, drafts, home)
     stages = open_stages(pipeline, drafts, home, base)
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
-    rescale_stages(pipeline, home, spark, options, descriptions)
+    rescale_stages(pipeline, home, spark, options, descriptions, sources)
     home.remember(stages=descriptions)
     return Ready(stages, descriptions)
 
@@ -85,7 +86,11 @@ def _with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> 
     return replace(options, snapshot=home.job)
 
 
-def _check_file(pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Json]) -> None:
+def _check_file(
+    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Json]
+) -> dict[NodeId, tuple[NodeId, ...]]:
+    """Refuse what cannot go on. Returns the stages whose channels are in another order now."""
+    found: dict[NodeId, tuple[NodeId, ...]] = {}
     for uid in pipeline.stages:
         before = home.memory.stages.get(uid)
         if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
@@ -96,6 +101,10 @@ def _check_file(pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId,
             raise problem
         for difference in differences:
             _log.warning("%s: %s; its state goes on as it is", uid, difference.sentence)
+        sources = rearranged(before, descriptions[uid])
+        if sources is not None:
+            found[uid] = sources
+    return found
 
 
 def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:
