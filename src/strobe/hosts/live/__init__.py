@@ -6,6 +6,7 @@ In the order in which a newcomer may read the modules: `process` and `topology` 
 `revival` and `coordinator` (who decides), `system` (all of it), `merge` (the journal afterwards).
 """
 
+from strobe.hosts.live.breakpoints import Break
 from strobe.hosts.live.codec import message
 from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.process import Process
@@ -14,6 +15,6 @@ from strobe.hosts.live.tls import Tls
 from strobe.hosts.live.topology import NodeSpec, Topology, complete, joined, read_topology, ring
 
 __all__ = [
-    "NodeOptions", "NodeSpec", "Process", "Status", "System", "Tls", "Topology", "complete", "joined", "message",
-    "read_topology", "ring",
+    "Break", "NodeOptions", "NodeSpec", "Process", "Status", "System", "Tls", "Topology", "complete", "joined",
+    "message", "read_topology", "ring",
 ]  # fmt: skip

@@ -16,9 +16,9 @@ from strobe.model.errors import PeerFault
 from strobe.model.ids import SnapshotId
 
 __all__ = [
-    "PIECE", "AbortPart", "Control", "Decline", "Fault", "Figures", "FiguresAsked", "Finish", "Go", "HasTerminated",
-    "IsReady", "IsRefused", "IsRunning", "Order", "Part", "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState",
-    "pack", "piece", "pieces", "unpack",
+    "PIECE", "AbortPart", "BreakHit", "BreakRefused", "ClearBreak", "Control", "Decline", "Fault", "Figures",
+    "FiguresAsked", "Finish", "Go", "HasTerminated", "IsReady", "IsRefused", "IsRunning", "Order", "Part", "SetBreak",
+    "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState", "pack", "piece", "pieces", "unpack",
 ]  # fmt: skip
 
 PIECE: Final = 1 << 18
@@ -52,6 +52,7 @@ class Order(_Message, frozen=True):
     received: dict[str, int]
     contents: dict[str, list[bytes]]
     timers: list[TimerState]
+    breaks: dict[int, str] = {}
 
 
 class Go(_Message, frozen=True):
@@ -63,6 +64,7 @@ class TakePart(_Message, frozen=True):
 
     incarnation: int
     snapshot: int
+    breakpoint: int = 0  # the one that this snapshot is for
 
 
 class AbortPart(_Message, frozen=True):
@@ -77,6 +79,19 @@ class SnapshotDone(_Message, frozen=True):
 
 class FiguresAsked(_Message, frozen=True):
     pass
+
+
+class SetBreak(_Message, frozen=True):
+    """Judge the condition after each step; when it holds, say so and wait for the snapshot."""
+
+    number: int
+    condition: str
+
+
+class ClearBreak(_Message, frozen=True):
+    """Whoever waits because of it goes on."""
+
+    number: int
 
 
 class Finish(_Message, frozen=True):
@@ -131,6 +146,18 @@ class SnapshotAsked(_Message, frozen=True):
     incarnation: int
 
 
+class BreakHit(_Message, frozen=True):
+    """The condition holds here; no step is taken until the snapshot has been recorded."""
+
+    incarnation: int
+    number: int
+
+
+class BreakRefused(_Message, frozen=True):
+    number: int
+    reason: str
+
+
 class HasTerminated(_Message, frozen=True):
     """At the root of a diffusing computation: it has come to its end."""
 
@@ -158,6 +185,7 @@ class Fault(_Message, frozen=True):
 Control: TypeAlias = (
     Order | Go | TakePart | AbortPart | SnapshotDone | FiguresAsked | Finish | IsReady | IsRefused | IsRunning | Part
     | Decline | SnapshotAsked | HasTerminated | Figures | Fault
+    | SetBreak | ClearBreak | BreakHit | BreakRefused
 )  # fmt: skip
 
 _encode: Final = msgspec.msgpack.Encoder().encode

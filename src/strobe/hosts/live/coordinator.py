@@ -14,21 +14,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from strobe import __version__
 from strobe.hosts.live import control
+from strobe.hosts.live.breakpoints import Breakpoints
 from strobe.hosts.live.link import Address
 from strobe.hosts.live.memory import Memory
 from strobe.hosts.live.parts import COORDINATOR, PartWriter
 from strobe.hosts.live.peers import Peer, Reach
+from strobe.hosts.live.requests import Requests, ignore_outcome
 from strobe.hosts.live.revival import BEGINNING, Revival
 from strobe.hosts.live.snapshots import Gathering, Loaded, NodePart, gathered, load, to_cut, write
 from strobe.hosts.live.topology import Topology
-from strobe.model.errors import Failed, StrobeError
+from strobe.model.errors import StrobeError
 from strobe.model.events import Completed, Restarted
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol import coordination as snap
@@ -39,18 +40,9 @@ from strobe.store.layout import SavepointLayout
 from strobe.store.manifest import Kind, Manifest
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["LiveCoordinator", "Request"]
+__all__ = ["LiveCoordinator"]
 
 _log = logging.getLogger("strobe.live")
-
-
-@dataclass
-class Request:
-    """A snapshot that somebody asked for: where it starts (everywhere, if nowhere is named), where it goes."""
-
-    outcome: asyncio.Future[SnapshotId]
-    initiators: tuple[NodeId, ...] = ()
-    directory: Path | None = None
 
 
 class LiveCoordinator:
@@ -73,6 +65,7 @@ class LiveCoordinator:
         self.latest: Manifest | None = store.latest()
         self.running = asyncio.Event()
         self.terminated = asyncio.Event()
+        self.breakpoints = Breakpoints(self, self.graph)
         self.aborted: dict[SnapshotId, str] = {}
         self.figures: dict[NodeId, control.Figures] = {}
         self.restores = 0
@@ -90,7 +83,7 @@ class LiveCoordinator:
         self._peers = {node: Peer(node, self, reach) for node in self.graph.nodes}
         self._gathering: dict[SnapshotId, Gathering] = {}
         self._states: dict[tuple[NodeId, SnapshotId], bytearray] = {}
-        self._requests: dict[str, Request] = {}
+        self._requests = Requests()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._figures_asked: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,6 +141,17 @@ class LiveCoordinator:
         outcome = self._request(kind, tuple(initiators), directory)
         return await outcome
 
+    def break_snapshot(self, node: NodeId, number: int) -> asyncio.Future[SnapshotId]:
+        start = (node,) if len(self.graph.reachable([node])) == len(self.graph.nodes) else self.graph.nodes
+        return self._request(Kind.SAVEPOINT, start, None, number)
+
+    def savepoint(self, snapshot: SnapshotId, directory: Path | None = None) -> tuple[Path, SnapshotStore]:
+        """Where a savepoint is, or will be."""
+        objects = self.store.objects
+        where = directory or Path(objects.describe(self.store.layout.savepoint(snapshot)))  # type: ignore[attr-defined]
+        store = SnapshotStore(FilesystemStore(where.absolute()), SavepointLayout("", snapshot), self.store.job)
+        return where.absolute(), store
+
     async def ask_figures(self, seconds: float = 2.0) -> dict[NodeId, control.Figures]:
         """Fresh figures of the nodes that answer in time."""
         self.figures.clear()
@@ -170,8 +174,7 @@ class LiveCoordinator:
         for peer in self._peers.values():
             peer.close()
         await self._loop.run_in_executor(None, self._thread.shutdown)
-        for request in list(self._requests):
-            self._reply(request, None, "the system was stopped")
+        self._requests.stop()
         for gathering in self._gathering.values():
             gathering.session.abort()
         if self._journal is not None:
@@ -194,7 +197,9 @@ class LiveCoordinator:
             )
         elif isinstance(message, control.SnapshotAsked):
             if message.incarnation == self.incarnation and self.running.is_set():
-                self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(_ignore)
+                self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(ignore_outcome)
+        elif isinstance(message, control.BreakHit | control.BreakRefused):
+            self.breakpoints.said(node, message)
         elif isinstance(message, control.HasTerminated):
             if message.incarnation == self.incarnation:
                 self.terminated.set()
@@ -261,15 +266,13 @@ class LiveCoordinator:
     # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _request(
-        self, kind: Kind, initiators: tuple[NodeId, ...], directory: Path | None
+        self, kind: Kind, initiators: tuple[NodeId, ...], directory: Path | None, breakpoint: int = 0
     ) -> asyncio.Future[SnapshotId]:
         if initiators:
             self.graph.check_reachable(initiators)
-        request = Request(self._loop.create_future(), initiators, directory)
-        name = f"r{id(request)}"
-        self._requests[name] = request
+        name, outcome = self._requests.add(initiators, directory, breakpoint)
         self._feed(snap.TriggerRequested(name, snap.Kind(kind.value)))
-        return request.outcome
+        return outcome
 
     def _feed(self, input: snap.CoordinatorInput) -> None:
         for each in (snap.Tick(self.now()), input):
@@ -291,21 +294,17 @@ class LiveCoordinator:
         elif isinstance(effect, snap.Dispose):
             self._spawn(self._dispose(effect.snapshot))
         elif isinstance(effect, snap.Reply):
-            self._reply(effect.request, effect.snapshot, effect.failure)
+            self._requests.reply(effect.request, effect.snapshot, effect.failure)
         elif isinstance(effect, snap.FailJob):
             self.fail(effect.reason)
         else:
             self.wake("snapshots", effect.at, lambda: self._feed(snap.Tick(self.now())))
 
     def _trigger(self, trigger: snap.Trigger) -> None:
-        name = self._snapshots.request_of(trigger.snapshot)
-        request = self._requests.get(name) if name is not None else None
-        store = self.store
+        request = self._requests.of(self._snapshots.request_of(trigger.snapshot))
+        where, store = None, self.store
         if trigger.kind is snap.Kind.SAVEPOINT:
-            where = self._savepoint_directory(trigger.snapshot, request)
-            store = SnapshotStore(FilesystemStore(where), SavepointLayout("", trigger.snapshot), self.store.job)
-        else:
-            where = None
+            where, store = self.savepoint(trigger.snapshot, request.directory)
         self._memory.reserve(SnapshotId((trigger.snapshot + 99) // 100 * 100))
         self._gathering[trigger.snapshot] = Gathering(
             trigger.snapshot,
@@ -316,15 +315,9 @@ class LiveCoordinator:
             store.begin(trigger.snapshot),
             where,
         )
-        initiators = request.initiators if request is not None and request.initiators else trigger.nodes
+        initiators = request.initiators or trigger.nodes
         for node in initiators:
-            self._peers[node].say(control.TakePart(self.incarnation, trigger.snapshot))
-
-    def _savepoint_directory(self, snapshot: SnapshotId, request: Request | None) -> Path:
-        if request is not None and request.directory is not None:
-            return request.directory.absolute()
-        objects = self.store.objects
-        return Path(objects.describe(self.store.layout.savepoint(snapshot)))  # type: ignore[attr-defined]
+            self.say(node, control.TakePart(self.incarnation, trigger.snapshot, request.breakpoint))
 
     async def _write(self, gathering: Gathering) -> None:
         args = (
@@ -370,21 +363,6 @@ class LiveCoordinator:
         for snapshot in list(self._snapshots.pending):
             self._feed(snap.AbortRequested(snapshot, reason))
 
-    def _reply(self, name: str, snapshot: SnapshotId | None, failure: str | None) -> None:
-        request = self._requests.pop(name, None)
-        if request is None or request.outcome.done():
-            return
-        if failure is None and snapshot is not None:
-            request.outcome.set_result(snapshot)
-            return
-        request.outcome.set_exception(
-            Failed(
-                f"Snapshot {'' if snapshot is None else f'{snapshot} '}was not taken: {failure}.",
-                untouched="The system runs on; earlier snapshots are untouched.",
-                next="Ask again.",
-            )
-        )
-
     # ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _request_restore(self, loaded: Loaded) -> None:
@@ -407,6 +385,9 @@ class LiveCoordinator:
         self.running.set()
 
     # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def say(self, node: NodeId, message: control.Control) -> None:
+        self._peers[node].say(message)
 
     def _tell_all(self, message: control.Control) -> None:
         for peer in self._peers.values():
@@ -432,12 +413,6 @@ class LiveCoordinator:
 
     async def _blocking(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._loop.run_in_executor(self._thread, function, *args)
-
-
-def _ignore(outcome: asyncio.Future[SnapshotId]) -> None:
-    """A node's own request has nobody who waits for its outcome; the log has it."""
-    if not outcome.cancelled():
-        outcome.exception()
 
 
 def _utc() -> str:

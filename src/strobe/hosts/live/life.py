@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from strobe.hosts.live.codec import decode_message, encode_message, is_marker, item_to_json, marker_id, marker_item
 from strobe.hosts.live.control import Order
-from strobe.hosts.live.link import Dialer, Link
+from strobe.hosts.live.ends import Input, Output
 from strobe.hosts.live.parts import PartWriter
 from strobe.hosts.live.process import Process, has_coroutines
 from strobe.hosts.live.recording import PartOwner, Position, Recordings
@@ -49,7 +49,7 @@ from strobe.protocol.events import (
     SendMarker,
 )
 
-__all__ = ["Input", "Life", "Output", "Owner"]
+__all__ = ["Life", "Owner"]
 
 _MARKER: Final = marker_item(SnapshotId(1))[:1]
 _INBOX: Final = 20_000  # messages that wait for coroutine handlers before their channels are paused
@@ -61,27 +61,6 @@ class Owner(PartOwner, Protocol):
     def wants_snapshot(self) -> None: ...
 
     def failed(self, error: BaseException) -> None: ...
-
-
-class Input:
-    __slots__ = ("link", "paused", "received", "sender")
-
-    def __init__(self, sender: NodeId, link: Link, received: int) -> None:
-        self.sender = sender
-        self.link = link
-        self.received = received
-        self.paused = 0  # how many reasons there are
-
-
-class Output:
-    __slots__ = ("dialer", "link", "pauses", "sent", "target")
-
-    def __init__(self, target: NodeId, link: Link, dialer: Dialer, sent: int) -> None:
-        self.target = target
-        self.link = link
-        self.dialer = dialer
-        self.sent = sent
-        self.pauses: tuple[ChannelId, ...] = ()
 
 
 class Life:
@@ -111,11 +90,13 @@ class Life:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[str, Output] = {}
-        self._timers = Timers(name, self._ring, lambda: bool(self._congested or self._waiting))
+        self._timers = Timers(name, self._ring, self._timers_wait)
         self._congested: set[ChannelId] = set()
         self._inbox: deque[tuple[ChannelId, list[bytes]] | Callable[[], Any]] = deque()
         self._waiting = 0  # messages in it
         self._choked = False
+        self._holding = False
+        self._held: deque[Callable[[], None]] = deque()  # what came meanwhile, where no task takes it
         self._is_async = False
         self._wake = asyncio.Event()
         self._pump_task: asyncio.Task[None] | None = None
@@ -180,7 +161,13 @@ class Life:
         if self._is_async:
             self._enqueue((channel, items), len(items))
             return
+        if self._holding:
+            self._held.append(partial(self.take, channel, items))
+            return
         try:
+            if self.after_step is not None and len(items) > 1:
+                self._take_singly(channel, items)
+                return
             start = 0
             for index, item in enumerate(items):
                 if item[:1] == _MARKER and is_marker(item):
@@ -193,12 +180,52 @@ class Life:
         except Exception as error:
             self._owner.failed(error)
 
+    def _take_singly(self, channel: ChannelId, items: list[bytes]) -> None:
+        """Somebody looks at the process after each message, and may hold it there."""
+        for index, item in enumerate(items):
+            if self._holding:
+                self._held.append(partial(self.take, channel, items[index:]))
+                return
+            if is_marker(item):
+                self._marker(channel, marker_id(item))
+            else:
+                self._step(MessageArrived(channel, [item]))
+
+    def hold(self) -> None:
+        """Take no step until `release`: nothing is delivered, no timer rings. Snapshots are still recorded."""
+        if not self._holding:
+            self._holding = True
+            for end in self.inputs.values():
+                self._pause(end)
+
+    def release(self) -> None:
+        if not self._holding:
+            return
+        self._holding = False
+        self.look()
+        while self._held and not self._holding:
+            self._held.popleft()()
+        self._wake.set()
+        for end in self.inputs.values():
+            self._unpause(end)
+
+    def look_soon(self) -> None:
+        """Between two steps."""
+        self._call(self.look)
+
+    def look(self) -> None:
+        if self.after_step is not None:
+            self.after_step(self.process)
+
     def act(self, action: Json, handler: Callable[..., Any], *args: Any) -> None:
         """A step of the node's own: `handler` is called, and `action` stands for it in the journal."""
         self._call(partial(self._act, action, handler, *args))
 
     def initiate(self, snapshot: SnapshotId) -> None:
-        self._call(partial(self._step, Initiate(snapshot)))
+        if self._holding:
+            self._step(Initiate(snapshot))  # no handler runs, and none will before this is done
+        else:
+            self._call(partial(self._step, Initiate(snapshot)))
 
     def abort(self, snapshot: SnapshotId) -> None:
         self._call(partial(self._abort, snapshot))
@@ -206,6 +233,9 @@ class Life:
     def _call(self, do: Callable[[], Any]) -> None:
         if self._is_async:
             self._enqueue(do, 0)
+            return
+        if self._holding:
+            self._held.append(partial(self._call, do))
             return
         try:
             do()
@@ -217,8 +247,8 @@ class Life:
         if self.journal is not None:
             self.journal.write(Internal(self.name, self.step, action))
         result = handler(*args)
-        if self.after_step is not None:
-            self.after_step(self.process)
+        if not self._is_async:
+            self.look()
         return result
 
     def _marker(self, channel: ChannelId, snapshot: SnapshotId) -> None:
@@ -246,7 +276,7 @@ class Life:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._inbox:
+                while self._inbox and not self._holding:
                     entry = self._inbox.popleft()
                     if isinstance(entry, tuple):
                         await self._take_one_by_one(*entry)
@@ -254,11 +284,15 @@ class Life:
                         result = entry()
                         if inspect.isawaitable(result):
                             await result
+                        self.look()
         except Exception as error:
             self._owner.failed(error)
 
     async def _take_one_by_one(self, channel: ChannelId, items: list[bytes]) -> None:
-        for item in items:
+        for index, item in enumerate(items):
+            if self._holding:
+                self._inbox.appendleft((channel, items[index:]))
+                break
             self._waiting -= 1
             if is_marker(item):
                 self._marker(channel, marker_id(item))
@@ -269,6 +303,7 @@ class Life:
                     if result is not None:
                         await result
                     self.channel = None
+                    self.look()
                 else:
                     self._perform(effect)
         if self._choked and self._waiting < _INBOX // 2:
@@ -302,8 +337,8 @@ class Life:
                 self.step += 1
                 self.journal.write(Received(self.name, self.step, channel, end.received))
                 result = handler(sender, decode(item))
-        if self.after_step is not None:
-            self.after_step(self.process)
+        if not self._is_async:
+            self.look()
         return result
 
     def _perform(self, effect: Effect) -> None:
@@ -366,6 +401,9 @@ class Life:
 
     def cancel_timer(self, name: str) -> None:
         self._timers.cancel(name)
+
+    def _timers_wait(self) -> bool:
+        return bool(self._congested or self._waiting or self._holding)
 
     def _ring(self, name: str) -> None:
         self._call(partial(self._ring_now, name))

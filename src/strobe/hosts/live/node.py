@@ -23,6 +23,7 @@ from strobe.hosts.live.capture import LARGE
 from strobe.hosts.live.codec import decode_plain, to_json
 from strobe.hosts.live.control import (
     AbortPart,
+    ClearBreak,
     Control,
     Decline,
     Fault,
@@ -36,6 +37,7 @@ from strobe.hosts.live.control import (
     IsRunning,
     Order,
     Part,
+    SetBreak,
     SnapshotAsked,
     SnapshotDone,
     TakePart,
@@ -44,12 +46,14 @@ from strobe.hosts.live.control import (
     unpack,
 )
 from strobe.hosts.live.diffusing import AsyncDetecting, Detecting
+from strobe.hosts.live.ends import Input, Output
 from strobe.hosts.live.framing import MAX_FRAME
-from strobe.hosts.live.life import Input, Life, Output
+from strobe.hosts.live.life import Life
 from strobe.hosts.live.link import Dialer, Link, listen
 from strobe.hosts.live.parts import PartWriter
 from strobe.hosts.live.process import Process, has_coroutines, new_process
 from strobe.hosts.live.session import WINDOW, Session
+from strobe.hosts.live.watching import Watch
 from strobe.model.errors import Failed, HostFault, PeerFault, StrobeError
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
@@ -105,7 +109,6 @@ class Node:
         self.config = config
         self.name = config.name
         self.life: Life | None = None
-        self.on_step: Callable[[Process], None] | None = None  # looks at the process after each of its steps
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._participant = RestoreParticipant(config.name)
         self._server: asyncio.Server | None = None
@@ -114,6 +117,7 @@ class Node:
         self._control_session = ""
         self._order: Order | None = None
         self._states: dict[SnapshotId, bytearray] = {}
+        self._watch: Watch | None = None
 
     async def listen(self) -> tuple[str, int]:
         """Starts to listen, and says where."""
@@ -199,6 +203,12 @@ class Node:
             )
         elif isinstance(message, Go):
             self._tell(Start(Incarnation(message.incarnation)))
+        elif isinstance(message, SetBreak | ClearBreak):
+            if life is not None and self._watch is not None:  # else the next life's orders will say it
+                if isinstance(message, SetBreak):
+                    self._watch.set(message.number, message.condition)
+                else:
+                    self._watch.clear(message.number)
         elif isinstance(message, FiguresAsked):
             self._say(self.figures())
         elif isinstance(message, Finish):
@@ -208,6 +218,8 @@ class Node:
                 return  # of another life
             if isinstance(message, TakePart):
                 life.initiate(SnapshotId(message.snapshot))
+                if self._watch is not None:
+                    self._watch.go_on(message.breakpoint)
             elif isinstance(message, AbortPart):
                 life.abort(SnapshotId(message.snapshot))
         else:
@@ -269,7 +281,7 @@ class Node:
 
     def _stop_life(self) -> None:
         if self.life is not None:
-            life, self.life = self.life, None
+            life, self.life, self._watch = self.life, None, None
             life.stop()
 
     def _load(self, load: LoadState) -> None:
@@ -324,7 +336,7 @@ class Node:
             )
             outputs[channel] = Output(target, link, dialer, order.sent.get(channel, 0))
         life.join(process, inputs, outputs)
-        life.after_step = self.on_step
+        self._watch = Watch(life, order.breaks, self._say)
         return life
 
     def _new_process(self, life: Life) -> Process:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from strobe.hosts.live.capture import LARGE
 from strobe.hosts.live.framing import MAX_FRAME
 from strobe.hosts.live.session import WINDOW
 from strobe.hosts.live.tls import Tls
 from strobe.hosts.live.topology import Topology
+from strobe.model.errors import Failed, Misuse
 from strobe.model.graph import graph_to_json
+from strobe.model.ids import NodeId
 
-__all__ = ["NodeOptions"]
+__all__ = ["NodeOptions", "open_log", "read_key"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,25 @@ class NodeOptions:
             "tls": None if self.tls is None else self.tls.to_json(),
             "path": list(self.path),
         }
+
+
+def open_log(directory: Path, node: NodeId) -> BinaryIO:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return (directory / f"{node}.log").open("ab")
+    except OSError as error:
+        raise Failed(
+            f"The log of node {node} cannot be written to {directory}: {error.strerror}.",
+            untouched="Nothing was started.",
+            next="Choose another home, or make it writable.",
+        ) from error
+
+
+def read_key(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes().strip()
+    except OSError as error:
+        raise Misuse(
+            f"The key {file} cannot be read: {error.strerror}.",
+            next="Make one: python -c 'import secrets; print(secrets.token_hex(32))' > cluster.key",
+        ) from error

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from strobe.hosts.live import control
+from strobe.hosts.live.breakpoints import Breakpoints
 from strobe.hosts.live.memory import Memory
 from strobe.hosts.live.peers import Peer
 from strobe.hosts.live.snapshots import Loaded
@@ -37,6 +38,9 @@ BEGINNING = Loaded(SnapshotId(0))
 
 
 class RevivalOwner(Protocol):
+    @property
+    def breakpoints(self) -> Breakpoints: ...
+
     def now(self) -> int: ...
 
     def wake(self, what: str, at: int, do: Callable[[], None]) -> None: ...
@@ -124,5 +128,6 @@ class Revival:
                 received={str(c): loaded.received.get(c, 0) for c in inputs},
                 contents={str(c): loaded.contents.get(c, []) for c in inputs},
                 timers=loaded.timers.get(node, []),
+                breaks=self._owner.breakpoints.texts(node),
             )
         )

@@ -23,13 +23,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from strobe.hosts.live.auth import check_key
+from strobe.hosts.live.breakpoints import Break
+from strobe.hosts.live.conditions import read_condition
 from strobe.hosts.live.control import Figures
 from strobe.hosts.live.coordinator import LiveCoordinator
 from strobe.hosts.live.memory import Memory
-from strobe.hosts.live.options import NodeOptions
+from strobe.hosts.live.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.peers import Reach
 from strobe.hosts.live.revival import BEGINNING
 from strobe.hosts.live.snapshots import Loaded, load
@@ -43,7 +45,7 @@ from strobe.store.locate import locate
 from strobe.store.manifest import Kind, Manifest
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["Status", "System", "read_key"]
+__all__ = ["Status", "System"]
 
 _log = logging.getLogger("strobe.live")
 
@@ -208,6 +210,11 @@ class System:
         return self._running().incarnation
 
     @property
+    def missing(self) -> dict[NodeId, str]:
+        """The nodes that cannot be reached, and why."""
+        return {} if self._coordinator is None else self._coordinator.missing
+
+    @property
     def journal(self) -> Path | None:
         """Where the parts of the journal are; `strobe.hosts.live.merge` puts them together."""
         return self._journal
@@ -240,6 +247,16 @@ class System:
                 next="Name the node where the computation begins: Topology(…, root=NODE).",
             )
         await self._or_failure(self._running().terminated.wait())
+
+    async def break_when(self, condition: str) -> Break:
+        """Waits until the condition, such as `node.balance < 0`, holds at a node; takes a savepoint that shows it.
+
+        It may be cancelled. `strobe.hosts.live.conditions` says what a condition is made of.
+        """
+        parsed = read_condition(condition, self.topology.graph.nodes)
+        nodes = self.topology.graph.nodes if parsed.node is None else (parsed.node,)
+        coordinator = self._running()
+        return await self._or_failure(coordinator.breakpoints.wait(parsed, nodes, self.running))  # type: ignore[no-any-return]
 
     async def incarnation_after(self, incarnation: int) -> int:
         """Waits until a later incarnation than this one runs, and returns it."""
@@ -292,7 +309,7 @@ class System:
                 "strobe.hosts.live.main",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=None if self._logs is None else stack.enter_context(_log_file(self._logs, node)),
+                stderr=None if self._logs is None else stack.enter_context(open_log(self._logs, node)),
                 start_new_session=True,  # what the terminal sends, such as an interrupt, is for the system to act upon
             )
         self._processes[node] = process
@@ -387,10 +404,14 @@ class System:
         """The outcome of `work`, unless the system fails first."""
         assert self.failed is not None
         task = asyncio.ensure_future(work)
-        await asyncio.wait([task, self.failed], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        task.cancel()
+        try:
+            await asyncio.wait([task, self.failed], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
         raise Failed(
             f"System {self.topology.name} failed: {self.failed.result().rstrip('.')}.",
             untouched="Its snapshots are untouched.",
@@ -403,25 +424,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _log_file(directory: Path, node: NodeId) -> BinaryIO:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return (directory / f"{node}.log").open("ab")
-    except OSError as error:
-        raise Failed(
-            f"The log of node {node} cannot be written to {directory}: {error.strerror}.",
-            untouched="Nothing was started.",
-            next="Choose another home, or make it writable.",
-        ) from error
-
-
-def read_key(file: str) -> bytes:
-    try:
-        return Path(file).read_bytes().strip()
-    except OSError as error:
-        raise Misuse(
-            f"The key {file} cannot be read: {error.strerror}.",
-            next="Make one: python -c 'import secrets; print(secrets.token_hex(32))' > cluster.key",
-        ) from error
