@@ -221,7 +221,7 @@ def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
     session.say(("at   ", "bold"), done["path"])
     session.say(("root ", "bold"), done["root"])
     session.say(f"next: strobe run -s {done['path']} FILE   goes on from it")
-    session.say(f"      strobe verify {done['path']} --root {done['root'][:12]}…   checks every byte, wherever it is")
+    session.say(f"      strobe verify {done['path']} --root {done['root']}   checks every byte, wherever it is")
 
 
 def _store(session: Session, job: str) -> SnapshotStore:
