@@ -36,7 +36,7 @@ class Detached:
     log: Path
 
 
-def run_detached(job: str, home: Path) -> Detached:
+def run_detached(job: str, home: Path, command: tuple[str, ...] = ("run",)) -> Detached:
     """Run this very command in the background; returns when the job runs, raises the child's error if it does not."""
     arguments: list[str] = click.get_current_context().meta[ARGUMENTS]
     log = home.absolute() / JobLayout(job).driver_log
@@ -45,7 +45,7 @@ def run_detached(job: str, home: Path) -> Detached:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "strobe.cli.main", "run", *arguments, "--starter-pipe", str(tell)],
+                [sys.executable, "-m", "strobe.cli.main", *command, *arguments, "--starter-pipe", str(tell)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -48,6 +48,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),
     "dispose": Lazy("strobe.cli.dispose:dispose_command", "Delete a savepoint or a checkpoint."),
     "demo": Lazy("strobe.cli.demo:demo_command", "A ledger, killed in mid-checkpoint, resumed and checked."),
+    "live": Lazy("strobe.cli.live:live", "Run processes that are snapshotted while they run."),
     "sim": Lazy("strobe.cli.sim:sim", "Run, explore and verify simulated systems."),
 }
 

@@ -97,7 +97,7 @@ def snapshot_report(manifest: Manifest) -> SnapshotReport:
         _milliseconds(manifest.started, manifest.completed),
         max((node.sync_ms for node in nodes), default=0.0),
         max((node.alignment_ms for node in nodes), default=0.0),
-        manifest.bytes_new,
+        min(manifest.bytes_new, manifest.bytes_total),  # nodes with equal states share a file
         manifest.bytes_total,
         manifest.rows_in_flight,
     )
