@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
+from strobe.hosts.spark import faults
 from strobe.hosts.spark.rehearse import dry_run, rehearse
 from strobe.hosts.spark.restorable import why_not_restorable
 from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.model.errors import Misuse
+from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from tests.spark.jobs import check_checkpoints, eventually, finish, stage
 from tests.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers
@@ -91,6 +92,49 @@ def test_a_fork_and_its_original_go_on_side_by_side(spark: SparkSession, tmp_pat
     assert balances_of(tmp_path / "fork") == expected_balances(data)
     with pytest.raises(Misuse, match="has its own history"):
         start(ledger(data).renamed("fork"), tmp_path, spark, base="fork", snapshot=f"ledger/{checkpoint}")
+
+
+def test_an_unfinished_restore_is_finished_first_or_says_that_its_snapshot_is_gone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_transfers(tmp_path / "in", files=2, rows=20)
+    pipeline = strobe.Pipeline("copy", checkpoint=strobe.CheckpointConfig(interval=None, retained=5))
+
+    @pipeline.stage(uid="copied", trigger=BOUNDED, to=strobe.DeltaSink("copied"))
+    def copied(spark: SparkSession) -> DataFrame:
+        return read_transfers(spark, data).select("id")
+
+    finish(start(pipeline, tmp_path, spark))
+    write_transfers(data, files=3, rows=20)
+    finish(start(pipeline, tmp_path, spark))
+
+    class Killed(BaseException):
+        pass
+
+    def point(name: str, stage: str = "") -> None:
+        if name == "restore.begun":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "point", point)
+        with pytest.raises(Killed):
+            start(pipeline, tmp_path, spark, snapshot="copy/1")
+    job = start(pipeline, tmp_path, spark)
+    assert (job.home.memory.timeline, job.home.memory.restoring, job.home.memory.pinned) == (3, None, (1,))
+    finish(job)
+    assert ids_of(tmp_path / "copied") == list(range(60))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "point", point)
+        with pytest.raises(Killed):
+            start(pipeline, tmp_path, spark, snapshot="copy/1")
+    (tmp_path / "home/jobs/copy/snapshots/chk-000001/manifest.json").unlink()
+    with pytest.raises(Failed, match="was not finished, and cannot be now: There is no snapshot"):
+        start(pipeline, tmp_path, spark)
+    job = start(pipeline, tmp_path, spark, snapshot="copy/2")
+    assert job.home.memory.restoring is None
+    finish(job)
+    assert ids_of(tmp_path / "copied") == list(range(60))
 
 
 # ── a changed file ──────────────────────────────────────────────────────────────────────────────────────────────────

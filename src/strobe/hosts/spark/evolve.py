@@ -200,7 +200,7 @@ def _ddl(schema: Any) -> str:
 
 def compare_stages(before: Json, after: Json) -> list[Difference]:
     """What is not as it was when the state was written. Nothing if that was not described."""
-    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping) or "operators" not in before:
         return []
     return [
         *_compare_sources(_list(before, "sources"), _list(after, "sources")),
