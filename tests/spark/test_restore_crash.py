@@ -74,10 +74,10 @@ def newest(root: Path) -> str:
 def test_a_restore_killed_at_every_step_is_finished_by_the_next_start(root: Path) -> None:
     snapshot = newest(root)
     write_transfers(root / "in", files=5, rows=ROWS)
-    for point in CASES["restore"]:
+    last = "restore.sink-back"  # half way: the plain run must find the intent
+    for point in (*(p for p in CASES["restore"] if p != last), last):
         killed(root, point, "-s", snapshot, "-p", "3")
         check_snapshot(root, snapshot)
-    killed(root, "restore.sink-back", "-s", snapshot, "-p", "3")
     finished(root)
     check_tables(root, 5 * ROWS)
     check_snapshot(root, snapshot)  # it was not claimed: it stays
@@ -87,12 +87,12 @@ def test_a_fork_killed_on_its_way_is_finished_by_the_next_start(root: Path) -> N
     snapshot = newest(root)
     write_transfers(root / "in", files=6, rows=ROWS)
     options = ("--name", "fork")
-    for point in ("restore.laid-out", "restore.channel-cut", "restore.sink-back"):
+    for point in ("restore.channel-cut", "restore.sink-back"):
         killed(root, point, "-s", snapshot, *options, out="fork")
     finished(root, *options, out="fork")
     check_tables(root, 6 * ROWS, out="fork")
-    finished(root)
-    check_tables(root, 6 * ROWS)
+    counted = delta_rows(root / "out/postings", "select count(*) from t")
+    assert counted == [(2 * 5 * ROWS,)], "the original is as it was"
 
 
 def test_a_rescale_killed_at_every_step_is_done_by_the_next_start(root: Path) -> None:
