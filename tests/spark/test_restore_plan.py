@@ -146,7 +146,7 @@ def test_a_snapshot_that_is_not_there_is_misuse(past: Past, spark: SparkSession,
 
 
 def test_a_directory_that_is_no_snapshot_is_misuse(past: Past, spark: SparkSession) -> None:
-    with pytest.raises(Misuse, match="manifest.json"):
+    with pytest.raises(Misuse, match=r"manifest\.json"):
         plan(past, spark, snapshot=str(past.data))
 
 
