@@ -135,3 +135,13 @@ class Stumbler(Process):
 
     def on_message(self, sender: str, message: Any) -> None:
         raise RuntimeError("stumbled")
+
+
+@dataclass
+class Shouter(Process):
+    """Says one thing, of the size that it is told."""
+
+    size: int = 0
+
+    def on_start(self) -> None:
+        self.send(self.peers[0], bytes(self.size))

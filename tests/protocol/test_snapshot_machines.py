@@ -14,6 +14,7 @@ from strobe.protocol.events import (
     Abort,
     AlignmentTimedOut,
     BarrierArrived,
+    ChannelRecorded,
     CountArrived,
     Deliver,
     Hold,
@@ -21,7 +22,9 @@ from strobe.protocol.events import (
     InputEnded,
     MarkerArrived,
     MessageArrived,
+    RecordState,
     Release,
+    SendCount,
 )
 from strobe.protocol.lai_yang import LaiYang
 
@@ -148,3 +151,12 @@ def test_a_restarted_node_swallows_barriers_of_its_earlier_life() -> None:
     machine = Barriers((A,), (OUT,), newest=5)
     assert machine.step(BarrierArrived(A, SnapshotId(5))) == ()
     assert len(machine.step(BarrierArrived(A, SnapshotId(6)))) > 1
+
+
+def test_a_resumed_lai_yang_counts_on_from_the_cut_and_asks_for_no_old_snapshot() -> None:
+    sent, received = {OUT: 7}, {A: 3}
+    machine = LaiYang.resumed(received, sent, number=41, sent=sent, received=received)
+    assert machine.step(MessageArrived(A, "was in flight", 12)) == (Deliver(A, "was in flight"),)
+    snapshot = SnapshotId(42)
+    assert machine.step(Initiate(snapshot)) == (RecordState(snapshot), SendCount(OUT, snapshot, 7))
+    assert ChannelRecorded(snapshot, A, ()) in machine.step(CountArrived(A, snapshot, 4))

@@ -99,6 +99,11 @@ class Coordinator:
         """Snapshots under way, and whom each still waits for."""
         return {s: frozenset(p.waiting) for s, p in self._pending.items()}
 
+    @property
+    def newest(self) -> int:
+        """The largest number that a snapshot has had, complete or not."""
+        return self._next - 1
+
     def request_of(self, snapshot: SnapshotId) -> str | None:
         """The request that a snapshot under way was started for; None if it is periodic, or over."""
         pending = self._pending.get(snapshot)

@@ -17,8 +17,8 @@ the invitation to record: on a silent channel nothing else would come. Recording
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import ChannelId, SeenIds, SnapshotId
@@ -68,6 +68,23 @@ class LaiYang:
         self._received = dict.fromkeys(self.inputs, 0)
         self._open: dict[SnapshotId, dict[ChannelId, _InFlight]] = {}
         self._aborted = SeenIds()
+
+    @classmethod
+    def resumed(
+        cls,
+        inputs: Iterable[ChannelId],
+        outputs: Iterable[ChannelId],
+        *,
+        number: int,
+        sent: Mapping[ChannelId, int],
+        received: Mapping[ChannelId, int],
+    ) -> Self:
+        """After a restore: no snapshot up to `number` is still to come, and counts go on from those of the cut."""
+        machine = cls(inputs, outputs)
+        machine.number = number
+        machine._sent.update((c, count) for c, count in sent.items() if c in machine._sent)
+        machine._received.update((c, count) for c, count in received.items() if c in machine._received)
+        return machine
 
     @property
     def recording(self) -> tuple[SnapshotId, ...]:

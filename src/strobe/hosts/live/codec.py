@@ -26,8 +26,9 @@ from strobe.model.errors import Misuse, PeerFault
 from strobe.model.ids import SnapshotId
 
 __all__ = [
-    "MESSAGE", "decode_message", "decode_plain", "decode_state", "encode_message", "encode_plain", "encode_state",
-    "is_marker", "item_to_json", "marker_id", "marker_item", "message", "to_json",
+    "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
+    "encode_plain", "encode_state", "is_marker", "is_stamped", "item_to_json", "marker_id", "marker_item", "message",
+    "number_of", "stamp_of", "stamped_item", "to_json", "unstamped",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=type)
@@ -126,9 +127,47 @@ def marker_id(item: bytes) -> SnapshotId:
     return SnapshotId(int.from_bytes(item[1:], "big", signed=True))
 
 
+# A message on a channel that reorders is `[name, body, number, stamp]`, the last two of nine bytes each; a count is
+# `[snapshot, sent]`, which begins like a message but has a number where that has its name.
+
+_WHOLE: Final = 0xCF
+_TAIL: Final = 18
+
+
+def stamped_item(item: bytes, number: int, stamp: int) -> bytes:
+    return b"\x94%b\xcf%b\xcf%b" % (item[1:], number.to_bytes(8, "big"), stamp.to_bytes(8, "big"))
+
+
+def is_stamped(item: bytes) -> bool:
+    return item[:1] == b"\x94" and len(item) > _TAIL + 2 and item[-_TAIL] == item[-9] == _WHOLE
+
+
+def unstamped(item: bytes) -> bytes:
+    """The message as it was sent."""
+    return b"\x92" + item[1:-_TAIL]
+
+
+def number_of(item: bytes) -> int:
+    return int.from_bytes(item[-17:-9], "big")
+
+
+def stamp_of(item: bytes) -> int:
+    return int.from_bytes(item[-8:], "big")
+
+
+def count_item(snapshot: SnapshotId, sent: int) -> bytes:
+    return b"\x92\xcf%b\xcf%b" % (snapshot.to_bytes(8, "big"), sent.to_bytes(8, "big"))
+
+
+def count_of(item: bytes) -> tuple[SnapshotId, int] | None:
+    if len(item) != 19 or item[:2] != b"\x92\xcf" or item[10] != _WHOLE:
+        return None
+    return SnapshotId(int.from_bytes(item[2:10], "big")), int.from_bytes(item[11:], "big")
+
+
 def item_to_json(item: bytes) -> Json:
     """A message as a journal shows it; needs no registered class."""
-    name, body = decode_plain(item)
+    name, body = decode_plain(item)[:2]
     value = to_json(body)
     if not name:
         return value

@@ -53,6 +53,8 @@ class Order(_Message, frozen=True):
     contents: dict[str, list[bytes]]
     timers: list[TimerState]
     breaks: dict[int, str] = {}
+    base: int = 0  # no snapshot up to here is still to come
+    token: bytes = b""  # fresh for each incarnation; datagrams are sealed with it
 
 
 class Go(_Message, frozen=True):

@@ -28,7 +28,7 @@ from strobe.hosts.live.peers import Peer, Reach
 from strobe.hosts.live.requests import Requests, ignore_outcome
 from strobe.hosts.live.revival import BEGINNING, Revival
 from strobe.hosts.live.snapshots import Gathering, Loaded, NodePart, gathered, load, to_cut, write
-from strobe.hosts.live.topology import Topology
+from strobe.hosts.live.topology import Topology, parse_address
 from strobe.model.errors import StrobeError
 from strobe.model.events import Completed, Restarted
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
@@ -92,12 +92,19 @@ class LiveCoordinator:
         self._snapshots = Coordinator(
             dict.fromkeys(self.graph.nodes, ()), settings, next_snapshot=newest + 1, retained=store.list()
         )
-        self._revival = Revival(self.graph, self._peers, memory, self, timeout_ms=int(restore_timeout * 1000))
+        elsewhere = {s.name: parse_address(s.reach, s.name) for s in topology.nodes if s.reach is not None}
+        self._revival = Revival(
+            self.graph, self._peers, memory, self, elsewhere=elsewhere, timeout_ms=int(restore_timeout * 1000)
+        )
         self._feed(snap.Tick(self.now()))
 
     @property
     def incarnation(self) -> Incarnation:
         return self._revival.incarnation
+
+    @property
+    def newest(self) -> int:
+        return self._snapshots.newest
 
     @property
     def pending(self) -> dict[SnapshotId, frozenset[NodeId]]:

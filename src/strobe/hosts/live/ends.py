@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from strobe.hosts.live.link import Dialer, Link
+from typing import Protocol
+
 from strobe.model.ids import ChannelId, NodeId
 
-__all__ = ["Input", "Output"]
+__all__ = ["Closing", "Input", "InputLink", "Output", "OutputLink", "OutputSession"]
+
+
+class InputLink(Protocol):
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OutputSession(Protocol):
+    max_item: int
+
+    @property
+    def unacknowledged(self) -> int: ...
+
+
+class OutputLink(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def session(self) -> OutputSession: ...
+
+    @property
+    def connected(self) -> bool: ...
+
+    def send(self, item: bytes) -> None: ...
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
 
 
 class Input:
     __slots__ = ("link", "paused", "received", "sender")
 
-    def __init__(self, sender: NodeId, link: Link, received: int) -> None:
+    def __init__(self, sender: NodeId, link: InputLink, received: int) -> None:
         self.sender = sender
         self.link = link
         self.received = received
@@ -21,7 +54,7 @@ class Input:
 class Output:
     __slots__ = ("dialer", "link", "pauses", "sent", "target")
 
-    def __init__(self, target: NodeId, link: Link, dialer: Dialer, sent: int) -> None:
+    def __init__(self, target: NodeId, link: OutputLink, dialer: Closing, sent: int) -> None:
         self.target = target
         self.link = link
         self.dialer = dialer

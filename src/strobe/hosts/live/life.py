@@ -294,22 +294,25 @@ class Life:
                 self._inbox.appendleft((channel, items[index:]))
                 break
             self._waiting -= 1
-            if is_marker(item):
-                self._marker(channel, marker_id(item))
-                continue
-            for effect in self.machine.step(MessageArrived(channel, (item,))):
-                if isinstance(effect, Deliver):
-                    result = self._deliver(channel, effect.message)
-                    if result is not None:
-                        await result
-                    self.channel = None
-                    self.look()
-                else:
-                    self._perform(effect)
+            await self._take_one(channel, item)
         if self._choked and self._waiting < _INBOX // 2:
             self._choked = False
             for end in self.inputs.values():
                 self._unpause(end)
+
+    async def _take_one(self, channel: ChannelId, item: bytes) -> None:
+        if is_marker(item):
+            self._marker(channel, marker_id(item))
+            return
+        for effect in self.machine.step(MessageArrived(channel, (item,))):
+            if isinstance(effect, Deliver):
+                result = self._deliver(channel, effect.message)
+                if result is not None:
+                    await result
+                self.channel = None
+                self.look()
+            else:
+                self._perform(effect)
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -385,6 +388,9 @@ class Life:
         if self.journal is not None:
             channel = ChannelId(out.link.name)
             self.journal.write(Sent(self.name, self.step, channel, out.sent, item_to_json(item)))
+        self._put(out, item)
+
+    def _put(self, out: Output, item: bytes) -> None:
         out.link.send(item)
 
     def request_snapshot(self) -> None:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from strobe.hosts.live.parts import COORDINATOR
 from strobe.model.cut import Json
@@ -33,8 +33,13 @@ from strobe.verify.lines import Fault, readers
 __all__ = ["merge", "merge_to_file"]
 
 
-def merge_to_file(directory: Path, graph: Graph, name: str, target: str | os.PathLike[str]) -> Journal:
-    journal = merge(directory, graph, name)
+ORDERS: Final = {"chandy-lamport": "fifo", "lai-yang": "reorder"}
+
+
+def merge_to_file(
+    directory: Path, graph: Graph, name: str, target: str | os.PathLike[str], protocol: str = "chandy-lamport"
+) -> Journal:
+    journal = merge(directory, graph, name, protocol)
     with JournalWriter(target, journal.header) as writer:
         for event in journal.events:
             writer.write(event)
@@ -80,7 +85,7 @@ def merge(directory: Path, graph: Graph, name: str, protocol: str = "chandy-lamp
             f"The journal in {directory} has no initial state of {', '.join(missing)}: its part is missing or empty.",
             untouched="Nothing was changed.",
         )
-    header = Header("live", name, {}, protocol, "fifo", None, graph, initial)
+    header = Header("live", name, {}, protocol, ORDERS[protocol], None, graph, initial)
     return Journal(header, events)
 
 

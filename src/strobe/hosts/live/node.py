@@ -12,11 +12,10 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from strobe.hosts.live.auth import Claim, Refusal
 from strobe.hosts.live.capture import LARGE
@@ -45,20 +44,23 @@ from strobe.hosts.live.control import (
     piece,
     unpack,
 )
+from strobe.hosts.live.datagrams import new_key
 from strobe.hosts.live.diffusing import AsyncDetecting, Detecting
 from strobe.hosts.live.ends import Input, Output
 from strobe.hosts.live.framing import MAX_FRAME
 from strobe.hosts.live.life import Life
 from strobe.hosts.live.link import Dialer, Link, listen
+from strobe.hosts.live.machines import MACHINES
 from strobe.hosts.live.parts import PartWriter
 from strobe.hosts.live.process import Process, has_coroutines, new_process
 from strobe.hosts.live.session import WINDOW, Session
+from strobe.hosts.live.stamped import StampedLife, datagram_ends
+from strobe.hosts.live.udp import Endpoint, open_endpoint
 from strobe.hosts.live.watching import Watch
 from strobe.model.errors import Failed, HostFault, PeerFault, StrobeError
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
-from strobe.protocol.chandy_lamport import ChandyLamport
-from strobe.protocol.events import Deliver, Machine
+from strobe.protocol.events import Deliver
 from strobe.protocol.restore import Phase, RestoreParticipant
 from strobe.protocol.restoring import (
     Fence,
@@ -77,13 +79,11 @@ from strobe.protocol.restoring import (
     Verdict,
 )
 
-__all__ = ["MACHINES", "Node", "NodeConfig"]
+__all__ = ["Node", "NodeConfig"]
 
 _log = logging.getLogger("strobe.live")
 
-MACHINES: Final[dict[str, Callable[[tuple[ChannelId, ...], tuple[ChannelId, ...]], Machine]]] = {
-    "chandy-lamport": ChandyLamport,
-}
+Ends = tuple[dict[ChannelId, Input], dict[ChannelId, Output]]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class Node:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._participant = RestoreParticipant(config.name)
         self._server: asyncio.Server | None = None
+        self._endpoint: Endpoint | None = None
         self._process_id = secrets.token_hex(8)
         self._control: Link | None = None
         self._control_session = ""
@@ -138,12 +139,24 @@ class Node:
                 next="Stop what uses the port, or give the node another address.",
             ) from error
         host, port = self._server.sockets[0].getsockname()[:2]
+        if config.protocol == "lai-yang":
+            try:
+                self._endpoint = await open_endpoint((host, port))
+            except OSError as error:
+                self._server.close()
+                raise Failed(
+                    f"Node {self.name} cannot receive datagrams on {host}:{port}: {error.strerror}.",
+                    untouched="Nothing was started.",
+                    next="Stop what uses the UDP port of that number, or give the node another address.",
+                ) from error
         return host, port
 
     def close(self) -> None:
         self._stop_life()
         if self._server is not None:
             self._server.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
         if self._control is not None:
             self._control.close()
         if not self.ended.done():
@@ -165,7 +178,8 @@ class Node:
             self._tell(Fenced(channel.id, [], claim.incarnation))
         if self.life is None or verdict is Verdict.NEWER:
             return Refusal(f"{self.name} is not ready")
-        return self.life.inputs[channel.id].link
+        link = self.life.inputs[channel.id].link
+        return link if isinstance(link, Link) else Refusal(f"{channel.id} goes over datagrams")
 
     def _accept_control(self, claim: Claim) -> Link:
         if self._control is None or claim.session != self._control_session:
@@ -177,7 +191,7 @@ class Node:
             self._control = Link("control", self._told, session=session, congestion=self._control_congestion)
         return self._control
 
-    def _arrived(self, channel: ChannelId, incarnation: Incarnation, items: list[bytes]) -> None:
+    def _arrived(self, channel: ChannelId, items: list[bytes], *, incarnation: Incarnation) -> None:
         self._tell(Fenced(channel, items, incarnation))
 
     def _refused(self, channel: ChannelId, refusal: Refusal) -> None:
@@ -283,6 +297,8 @@ class Node:
         if self.life is not None:
             life, self.life, self._watch = self.life, None, None
             life.stop()
+            if self._endpoint is not None:
+                self._endpoint.end()
 
     def _load(self, load: LoadState) -> None:
         order = self._order
@@ -299,9 +315,10 @@ class Node:
 
     def _new_life(self, order: Order) -> Life:
         config, graph, incarnation = self.config, self.config.graph, Incarnation(order.incarnation)
-        machine = MACHINES[config.protocol](graph.inputs(self.name), graph.outputs(self.name))
+        machine = MACHINES[config.protocol](graph, self.name, order)
         journal = None if config.journal is None else PartWriter(config.journal, self.name, incarnation)
-        life = Life(self.name, graph, order, machine, self, fork_above=config.fork_above, journal=journal)
+        kind = StampedLife if self._endpoint is not None else Life
+        life = kind(self.name, graph, order, machine, self, fork_above=config.fork_above, journal=journal)
         process = self._new_process(life)
         data = self._states.pop(SnapshotId(order.snapshot), None)
         self._states.clear()
@@ -309,9 +326,21 @@ class Node:
             process.restore(decode_plain(bytes(data or b"")))
         elif journal is not None:
             journal.initial(to_json(process.snapshot()))
+        if isinstance(life, StampedLife):
+            assert self._endpoint is not None
+            self._endpoint.begin(new_key(config.key, order.token, order.incarnation), incarnation)
+            arrived = partial(self._arrived, incarnation=incarnation)
+            life.join(process, *datagram_ends(life, self._endpoint, arrived, config.window))
+        else:
+            life.join(process, *self._connect(life, order, incarnation))
+        self._watch = Watch(life, order.breaks, self._say)
+        return life
+
+    def _connect(self, life: Life, order: Order, incarnation: Incarnation) -> Ends:
+        config, graph, journal = self.config, self.config.graph, life.journal
         inputs, outputs = {}, {}
         for channel in graph.inputs(self.name):
-            link = Link(channel, partial(self._arrived, channel, incarnation), session=self._session())
+            link = Link(channel, partial(self._arrived, channel, incarnation=incarnation), session=self._session())
             inputs[channel] = Input(graph.by_id[channel].source, link, order.received.get(channel, 0))
         for channel in graph.outputs(self.name):
             link = Link(
@@ -335,9 +364,7 @@ class Node:
                 on_refused=partial(self._refused, channel),
             )
             outputs[channel] = Output(target, link, dialer, order.sent.get(channel, 0))
-        life.join(process, inputs, outputs)
-        self._watch = Watch(life, order.breaks, self._say)
-        return life
+        return inputs, outputs
 
     def _new_process(self, life: Life) -> Process:
         config = self.config

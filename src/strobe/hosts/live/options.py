@@ -32,6 +32,12 @@ class NodeOptions:
 
     def to_json(self, topology: Topology, name: str) -> dict[str, Any]:
         spec = topology.spec(name)
+        if self.tls is not None and topology.protocol == "lai-yang":
+            raise Misuse(
+                "Datagrams cannot be encrypted: a system over lai-yang takes no TLS.",
+                untouched="Nothing was started.",
+                next="Use chandy-lamport, whose channels are TCP, or leave TLS out: datagrams are authenticated anyway.",
+            )
         return {
             "name": name,
             "class": spec.path,

@@ -6,11 +6,13 @@ state, the contents of its input channels, where its channels' counts stand, its
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from strobe.hosts.live import control
 from strobe.hosts.live.breakpoints import Breakpoints
+from strobe.hosts.live.link import Address
 from strobe.hosts.live.memory import Memory
 from strobe.hosts.live.peers import Peer
 from strobe.hosts.live.snapshots import Loaded
@@ -41,6 +43,11 @@ class RevivalOwner(Protocol):
     @property
     def breakpoints(self) -> Breakpoints: ...
 
+    @property
+    def newest(self) -> int:
+        """The largest number that a snapshot has ever had."""
+        ...
+
     def now(self) -> int: ...
 
     def wake(self, what: str, at: int, do: Callable[[], None]) -> None: ...
@@ -52,14 +59,24 @@ class RevivalOwner(Protocol):
 
 class Revival:
     def __init__(
-        self, graph: Graph, peers: Mapping[NodeId, Peer], memory: Memory, owner: RevivalOwner, *, timeout_ms: int
+        self,
+        graph: Graph,
+        peers: Mapping[NodeId, Peer],
+        memory: Memory,
+        owner: RevivalOwner,
+        *,
+        elsewhere: Mapping[NodeId, Address],
+        timeout_ms: int,
     ) -> None:
+        """`elsewhere`: nodes that others reach at another address than the coordinator does."""
+        self._elsewhere = elsewhere
         self.underway = False
         self._graph = graph
         self._peers = peers
         self._memory = memory
         self._owner = owner
         self.loaded = BEGINNING  # what the present life began from, or the next one will
+        self._sealed: tuple[int, bytes] = (0, b"")
         self._machine = RestoreCoordinator(
             graph.nodes,
             incarnation=memory.now.incarnation,
@@ -110,6 +127,11 @@ class Revival:
                 else:
                     self._owner.wake("restore", effect.at, lambda: self.feed(Tick(self._owner.now())))
 
+    def _token(self, incarnation: int) -> bytes:
+        if self._sealed[0] != incarnation:
+            self._sealed = (incarnation, secrets.token_bytes(16))
+        return self._sealed[1]
+
     def _order(self, peer: Peer, message: RestoreOrder | Start) -> None:
         if isinstance(message, Start):
             peer.say(control.Go(message.incarnation))
@@ -123,11 +145,15 @@ class Revival:
                 incarnation=message.incarnation,
                 timeline=message.timeline,
                 snapshot=message.snapshot,
-                addresses={str(n): p.address for n, p in self._peers.items() if p.address is not None},
+                addresses={
+                    str(n): self._elsewhere.get(n, p.address) for n, p in self._peers.items() if p.address is not None
+                },
                 sent={str(c): loaded.sent.get(c, 0) for c in self._graph.outputs(node)},
                 received={str(c): loaded.received.get(c, 0) for c in inputs},
                 contents={str(c): loaded.contents.get(c, []) for c in inputs},
                 timers=loaded.timers.get(node, []),
                 breaks=self._owner.breakpoints.texts(node),
+                base=self._owner.newest,
+                token=self._token(message.incarnation),
             )
         )

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from strobe.hosts.live.codec import decode_plain, item_to_json, to_json
+from strobe.hosts.live.codec import decode_plain, is_stamped, item_to_json, number_of, to_json
 from strobe.hosts.live.control import Part, TimerState
 from strobe.model.cut import Cut, Message
 from strobe.model.errors import Failed, Misuse
@@ -122,14 +122,18 @@ def _manifest(
     known: frozenset[str],
     writer: str,
 ) -> Manifest:
-    nodes, channels = {}, {}
+    nodes, channels, fifo = {}, {}, protocol != "lai-yang"
     for node in graph.nodes:
         part = gathering.parts[node].part
         ref = files[f"n/{node}"]
         nodes[node] = NodeRecord(
             files={STATE: ref},
             inputs={channel: part.received[channel] for channel in graph.inputs(node)},
-            offsets={"timers": [[t.name, t.remaining, t.period] for t in part.timers], "step": part.step},
+            offsets={
+                "timers": [[t.name, t.remaining, t.period] for t in part.timers],
+                "step": part.step,
+                **({} if fifo else {"sent": dict(part.sent)}),
+            },
             bytes_new=0 if ref.sha256 in known else ref.size,
             bytes_total=ref.size,
             alignment_ms=round(part.align_ms, 3),
@@ -143,8 +147,9 @@ def _manifest(
         content = files.get(f"c/{channel.id}")
         channels[channel.id] = ChannelRecord(
             producer=channel.source,
-            barrier=sent,
-            in_flight={channel.target: InFlight(min(received, sent), sent, max(0, sent - received))},
+            # What came first on a channel that reorders need not have been sent first: it has counts, no positions.
+            barrier=sent if fifo else None,
+            in_flight={channel.target: InFlight(min(received, sent), sent, max(0, sent - received))} if fifo else {},
             content={} if content is None else {MESSAGES: content},
         )
     return Manifest(
@@ -197,7 +202,8 @@ def load(store: SnapshotStore, snapshot: SnapshotId, graph: Graph) -> Loaded:
         for path, ref in record.content.items():
             data = store.read(ref, f"The content of channel {channel} ({path})")
             contents[channel] = [bytes(raw) for raw in _raws(data)]
-        sent[channel] = record.barrier or 0
+        counted = (manifest.nodes[record.producer].offsets or {}).get("sent", {})
+        sent[channel] = counted.get(channel, record.barrier or 0)
         received[channel] = manifest.nodes[manifest.graph.by_id[channel].target].inputs.get(channel, 0)
     states, timers = {}, {}
     for node, node_record in manifest.nodes.items():
@@ -213,7 +219,10 @@ def to_cut(loaded: Loaded, graph: Graph) -> Cut:
         {node: to_json(decode_plain(state)) for node, state in loaded.states.items()},
         {
             channel.id: tuple(
-                Message(loaded.received.get(channel.id, 0) + number, item_to_json(item))
+                Message(
+                    number_of(item) if is_stamped(item) else loaded.received.get(channel.id, 0) + number,
+                    item_to_json(item),
+                )
                 for number, item in enumerate(loaded.contents.get(channel.id, ()), 1)
             )
             for channel in graph.channels

@@ -9,6 +9,7 @@ Written in Python or in TOML; checked as a whole before anything starts. The gra
     class = "bank:Account"                      # or "bank.py:Account"
     address = "127.0.0.1:7001"                  # left out: on this machine, any free port
     params = { balance = 100 }
+    reach = "203.0.113.9:7001"                  # where the other nodes reach it, if elsewhere (behind a router)
     remote = true                               # started by hand; so is every node whose host is not this machine
 
     [checkpoints]                               # seconds
@@ -46,7 +47,7 @@ __all__ = [
     "parse_address", "read_topology", "ring",
 ]  # fmt: skip
 
-PROTOCOLS: Final = ("chandy-lamport",)
+PROTOCOLS: Final = ("chandy-lamport", "lai-yang")  # the second over UDP, whose channels reorder
 ANY: Final = "127.0.0.1:0"
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
 DEFAULTS: Final = CoordinatorSettings(timeout=60_000, tolerable_failures=10, retained=3)
@@ -62,6 +63,7 @@ class NodeSpec:
     address: str = ANY
     params: Mapping[str, Any] = field(default_factory=dict)
     remote: bool | None = None
+    reach: str | None = None  # where the other nodes reach it, if that is not its address
 
     @property
     def is_remote(self) -> bool:
@@ -102,6 +104,8 @@ class Topology:
                     f"Nodes {taken[address]} and {node.name} have the same address {node.address}.",
                     next="Give each node its own port.",
                 )
+            if node.reach is not None and not parse_address(node.reach, node.name)[1]:
+                raise Misuse(f"Node {node.name} is to be reached at {node.reach}, which has no port.")
             if node.is_remote and not address[1]:
                 raise Misuse(
                     f"Node {node.name} is started by hand, but its address {node.address} has no port.",
@@ -233,7 +237,7 @@ def read_topology(file: Path) -> Topology:
 def _node(file: Path, name: str, value: Any) -> NodeSpec:
     if not isinstance(value, dict) or not isinstance(value.get("class"), str):
         raise Misuse(f"Topology {file}: node {name} has no class.", next='Write class = "module:Class".')
-    unknown = value.keys() - {"class", "address", "params", "remote"}
+    unknown = value.keys() - {"class", "address", "params", "remote", "reach"}
     if unknown:
         raise Misuse(f"Topology {file}: node {name} has no setting {sorted(unknown)[0]!r}.")
     path = value["class"]
@@ -246,7 +250,10 @@ def _node(file: Path, name: str, value: Any) -> NodeSpec:
             f"Topology {file}: node {name}: params is a table, remote is true or false.",
             next="Write params = { balance = 100 } and remote = true.",
         )
-    return NodeSpec(NodeId(name), path, str(value.get("address", ANY)), params, remote)
+    reach = value.get("reach")
+    return NodeSpec(
+        NodeId(name), path, str(value.get("address", ANY)), params, remote, None if reach is None else str(reach)
+    )
 
 
 def _channels(file: Path, value: Any, names: tuple[str, ...]) -> tuple[Channel, ...]:
