@@ -53,8 +53,8 @@ class Philosopher(Process):
         else:
             self.mood = "thinking"
             self.meals += 1
-            for neighbour in list(self.requests):
-                self.give_fork(neighbour)
+            for asking in list(self.requests):
+                self.give_fork(asking)
             self.after(self.seconds, "hungry")
 
     def on_message(self, sender: str, message: Fork | Request) -> None:

@@ -11,7 +11,7 @@ import click
 from strobe.cli.live_view import checkpoint_table, human_bytes, human_ms, reasons, stage_table
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.control import call_job
-from strobe.hosts.spark.home import is_live
+from strobe.hosts.spark.home import is_live, read_runtime
 from strobe.hosts.spark.listing import list_jobs, summarise
 from strobe.hosts.spark.metrics import progress_from_json, stage_from_json
 from strobe.hosts.spark.restorable import why_not_restorable
@@ -32,7 +32,7 @@ __all__ = [
 @common_options
 def list_command(session: Session) -> None:
     """List the jobs of this home directory."""
-    jobs = [asdict(job) for job in list_jobs(session.home)]
+    jobs = [{**asdict(job), "kind": _kind(session, job.job)} for job in list_jobs(session.home)]
     if session.json:
         session.answer(jobs)
     elif not jobs:
@@ -40,7 +40,8 @@ def list_command(session: Session) -> None:
     for job in jobs if not session.json else ():
         kept = f"[{', '.join(map(str, job['checkpoints']))}]" if job["checkpoints"] else "none"
         session.say(
-            (f"{job['job']:<24}", "bold"), f"{job['state']:<12}", f"checkpoints {kept}",
+            (f"{job['job']:<24}", "bold"), f"{job['state']:<12}", "live  " if job["kind"] == "live" else "",
+            f"checkpoints {kept}",
             f"   started {job['started']}" if job["started"] else "",
         )  # fmt: skip
 
@@ -51,16 +52,20 @@ def list_command(session: Session) -> None:
 def status_command(job: str, session: Session) -> None:
     """Show a job: its stages and its recent checkpoints."""
     _check_known(session, job)
-    if not is_live(session.home, job):
-        summary = asdict(summarise(session.home, job))
+    kind = _kind(session, job)
+    if kind == "live" or not is_live(session.home, job):
+        summary = {**asdict(summarise(session.home, job)), "kind": kind}
         if session.json:
             session.answer(summary)
             return
-        session.say((job, "bold"), f"  {summary['state']}  (not running)")
+        session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
         if summary["error"]:
             session.say(("error: ", "red"), summary["error"])
         session.say(f"checkpoints: {', '.join(map(str, summary['checkpoints'])) or 'none'}")
-        session.say("`strobe run` resumes it.")
+        if kind == "live":
+            session.say(f"It is a system of live processes: `strobe live status {job}` shows its nodes.")
+        else:
+            session.say("`strobe run` resumes it.")
         return
     status = call_job(session.home, job, "GET", "/v1/status")
     if session.json:
@@ -258,8 +263,22 @@ def _check_known(session: Session, job: str) -> None:
         )
 
 
+def _kind(session: Session, job: str) -> str:
+    """Which host runs it: `spark`, or `live`."""
+    try:
+        return str((read_runtime(session.home, job) or {}).get("kind", "spark"))
+    except StrobeError:
+        return "spark"
+
+
 def _check_live(session: Session, job: str) -> None:
     _check_known(session, job)
+    if _kind(session, job) == "live":
+        raise Misuse(
+            f"{job!r} is a system of live processes, not a pipeline.",
+            untouched="Nothing was changed.",
+            next=f"See: strobe live --help, for example `strobe live snapshot {job}` and `strobe live down {job}`.",
+        )
     if not is_live(session.home, job):
         raise Misuse(
             f"Job {job!r} is not running.", untouched="Nothing was changed.", next="Start it with `strobe run`."

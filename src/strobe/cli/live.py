@@ -176,10 +176,10 @@ def break_command(condition: str, name: str | None, session: Session) -> None:
         return
     session.say(("it holds at ", "bold"), (str(hit["node"]), "bold red"), f": savepoint {hit['snapshot']}")
     for node, state in hit["states"].items():
-        session.say((f"  {node:<12}", "bold red" if node == hit["node"] else "bold"), _short(state))
+        session.say((f"  {node:<12} ", "bold red" if node == hit["node"] else "bold"), _short(state))
     for channel, content in hit["channels"].items():
         if content:
-            session.say(f"  {channel:<12}", f"{len(content)} in flight: ", _short(content))
+            session.say(f"  {channel:<12} {len(content)} in flight: ", _short(content))
     session.say(("at   ", "bold"), str(hit["where"]))
 
 

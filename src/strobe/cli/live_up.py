@@ -122,7 +122,7 @@ def up_command(
     else:
         console = session.console
         view = TableView(console, topology.name) if console.is_terminal else PlainView(session.say)
-    with starter(starter_pipe) as told, _Logs(session.home, topology.name, view, quiet=quiet):
+    with starter(starter_pipe) as told, _Logs(session.home, topology.name, view):
         running = view.running
 
         def say_running(report: Report) -> None:
@@ -187,13 +187,22 @@ def node_command(target: str, name: str, listen: str | None, journal: bool, sess
 class _Logs:
     """The system's log goes to its file; warnings go to the view as well, above what it shows."""
 
-    def __init__(self, home: Path, name: str, view: QuietView, *, quiet: bool) -> None:
+    def __init__(self, home: Path, name: str, view: QuietView) -> None:
         self._logger = logging.getLogger("strobe.live")
         self._file = _LogFile(home.absolute() / JobLayout(name).driver_log, delay=True)
         self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self._shown = logging.Handler(logging.WARNING)
         self._shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        self._shown.emit = lambda record: view.note(self._shown.format(record))  # type: ignore[method-assign]
+        self._shown.emit = self._show  # type: ignore[method-assign]
+        self._view = view
+        self._last = ""
+
+    def _show(self, record: logging.LogRecord) -> None:
+        """What is said again and again, such as by a peer with a wrong key, is shown once."""
+        said = record.getMessage()
+        if said != self._last:
+            self._last = said
+            self._view.note(self._shown.format(record))
 
     def __enter__(self) -> None:
         self._before = (self._logger.level, self._logger.propagate)

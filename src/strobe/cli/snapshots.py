@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from strobe.cli.live_view import human_bytes, human_ms
 from strobe.cli.output import Command, Session, common_options
+from strobe.model.cut import Cut, Json
 from strobe.model.errors import Misuse
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
@@ -42,7 +44,7 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
 
         return export(session, found, directory)
     if session.json:
-        session.answer(_as_json(found, manifest))
+        session.answer({**_as_json(found, manifest), **(_live_json(found) if manifest.host == "live" else {})})
         return 0
     session.say(
         (f"{manifest.kind.value} {manifest.snapshot}", "bold"), f" of job {manifest.job}, {manifest.mode}, "
@@ -51,6 +53,9 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
     session.say(f"started {manifest.started}, complete {manifest.completed}")
     session.say(f"root {root_of(manifest)}")
     session.say(f"at   {found.where}")
+    if manifest.host == "live":
+        _show_live(session, found, manifest)
+        return 0
     session.console.print(_stages(manifest))
     if manifest.channels:
         session.console.print(_channels(manifest))
@@ -146,6 +151,45 @@ def _channels(manifest: Manifest) -> Table:
         for consumer, flight in channel.in_flight.items():
             table.add_row(name, str(channel.barrier), consumer, str(flight.after), f"{flight.rows or 0:,}")
     return table
+
+
+def _cut(found: Located) -> Cut:
+    from strobe.hosts.live.snapshots import load, to_cut  # only snapshots of live processes need it
+
+    graph = found.load().graph
+    return to_cut(load(found.store, found.snapshot, graph), graph)
+
+
+def _live_json(found: Located) -> dict[str, object]:
+    cut = _cut(found)
+    return {
+        "states": dict(cut.states),
+        "messages": {channel: [message.payload for message in content] for channel, content in cut.channels.items()},
+    }
+
+
+def _show_live(session: Session, found: Located, manifest: Manifest) -> None:
+    """Nodes with their states, and what is in flight: small enough, as a rule, to be read."""
+    cut = _cut(found)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("node", no_wrap=True)
+    for name in ("size", "gap", "alignment", "in flight to it"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for uid, node in manifest.nodes.items():
+        waiting = sum(len(cut.channels[channel]) for channel in manifest.graph.inputs(uid))
+        figures = (human_bytes(node.bytes_total), f"{node.sync_ms:.1f} ms", human_ms(node.alignment_ms))
+        table.add_row(uid, *figures, f"{waiting:,}")
+    session.console.print(table)
+    for uid, state in cut.states.items():
+        session.say((uid, "bold"), f" {_line(state)}")
+    for channel, content in cut.channels.items():
+        if content:
+            session.say((channel, "bold"), f" in flight: {_line([message.payload for message in content])}")
+
+
+def _line(value: Json, limit: int = 500) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _as_json(found: Located, manifest: Manifest) -> dict[str, object]:

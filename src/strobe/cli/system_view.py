@@ -202,7 +202,7 @@ class TableView(QuietView):
             why = Text(f"not taken: {report.reason}", style="red")
             why.truncate(2 * self._console.width, overflow="ellipsis")
             parts += [Text(), why]
-        hint = "Ctrl-C ends it with a last snapshot.  Elsewhere: strobe live status | snapshot | kill NODE | down"
+        hint = "Ctrl-C ends it.  Elsewhere: strobe live status | snapshot | kill NODE | down"
         parts += [Text(), Text(hint, style="dim")]
         self._live.update(Group(*parts), refresh=True)
 

@@ -344,7 +344,7 @@ class Dialer:
                     lambda: _Dialled(self, self._max_frame), *self.address, ssl=self._tls
                 )
             except (OSError, StrobeError) as error:
-                self.last_error = str(error)
+                self.last_error = _why(error)
             else:
                 await connection.ended
                 if connection._link is not None:
@@ -353,6 +353,12 @@ class Dialer:
                         self._on_lost()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 1.6, 1.0)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    return str(error)
 
 
 async def listen(
