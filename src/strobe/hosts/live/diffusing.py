@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from strobe.hosts.live.codec import message
 from strobe.hosts.live.process import Process, Runtime
+from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, NodeId
@@ -163,6 +164,15 @@ class Detecting(Process):
 
     def request_snapshot(self) -> None:
         self._runtime.request_snapshot()
+
+    def act(self, action: Json, handler: Callable[..., Any], *args: Any) -> None:
+        raise Misuse(
+            f"{self.name} acts by itself, and nobody can tell when it will not: its end cannot be detected.",
+            next="Leave the root out of the topology.",
+        )
+
+    def on_stop(self) -> None:
+        self.inner.on_stop()
 
     # ── the machine ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -143,6 +143,7 @@ class Life:
 
     def stop(self) -> None:
         """Nothing more is delivered or sent."""
+        self.process.on_stop()
         if self._pump_task is not None:
             self._pump_task.cancel()
         self._timers.stop()

@@ -13,10 +13,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from strobe.hosts.live.codec import decode_state
+from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.ids import ChannelId, NodeId
 
@@ -48,6 +49,10 @@ class Runtime(Protocol):
 
     def request_snapshot(self) -> None: ...
 
+    def act(self, action: Json, handler: Callable[..., Any], *args: Any) -> None:
+        """A step that comes from no message and no timer."""
+        ...
+
 
 class Process:
     """Subclass it, as a rule as a dataclass. Everything below `on_` is yours to define."""
@@ -68,6 +73,9 @@ class Process:
 
     def on_terminated(self) -> Awaitable[None] | None:
         """At the root of a diffusing computation: every node is idle, and nothing is in flight."""
+
+    def on_stop(self) -> None:
+        """This life is over, because the system goes back to a snapshot or ends. Nothing can be sent any more."""
 
     # ── what it can do ──────────────────────────────────────────────────────────────────────────────────────────────
 
