@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -79,7 +79,7 @@ class Network:
 
     # ── misbehaving ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def partition(self, *parts: str) -> None:
+    def partition(self, *parts: Iterable[str]) -> None:
         """Nothing passes from one part to another: no byte, and no word that it does not."""
         self._parts = [frozenset(part) for part in parts]
 
