@@ -34,7 +34,7 @@ from strobe.hosts.live.memory import Memory
 from strobe.hosts.live.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.peers import Reach
 from strobe.hosts.live.revival import BEGINNING
-from strobe.hosts.live.snapshots import Loaded, load
+from strobe.hosts.live.snapshots import Loaded, check_fits, load
 from strobe.hosts.live.topology import DEFAULTS, Topology, load_class, parse_address
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
@@ -353,6 +353,7 @@ class System:
         """What to start from."""
         if self._restore_name is not None:
             found = locate(self._restore_name, self.home)
+            check_fits(found.load(), self.topology.graph, self.topology.name)
             return load(found.store, found.snapshot, self.topology.graph)
         there = store.list()
         return load(store, there[-1], self.topology.graph) if there else BEGINNING

@@ -1,0 +1,91 @@
+"""Every example does what its first lines promise: run by the command line, judged by its snapshots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from strobe.hosts.live.loading import load_topology
+from strobe.hosts.live.reading import read_cut
+from strobe.model.cut import Cut
+from strobe.model.ids import NodeId
+from tests.live.commandline import EXAMPLES, Terminal
+from tests.live.systems import run, system
+
+
+def cuts_of(tmp_path: Path, example: str, seconds: str = "2") -> list[Cut]:
+    """The retained snapshots of a run with several a second."""
+    strobe = Terminal(tmp_path)
+    done = strobe.ask("live", "up", str(EXAMPLES / f"{example}.toml"), "--interval", "0.2", "--for", seconds)
+    snapshots = done["report"]["retained"]
+    assert done["snapshot"] in snapshots
+    for snapshot in snapshots:
+        assert strobe("verify", f"{example}/{snapshot}").code == 0
+    return [read_cut(f"{example}/{snapshot}", strobe.home) for snapshot in snapshots]
+
+
+def test_the_bank_neither_makes_nor_loses_money(tmp_path: Path) -> None:
+    for cut in cuts_of(tmp_path, "bank"):
+        held = sum(state["balance"] for state in cut.states.values())
+        flying = sum(m.payload["amount"] for content in cut.channels.values() for m in content)
+        assert held + flying == 4000
+        assert sum(state["transfers"] for state in cut.states.values()) > 0
+
+
+def test_every_fork_is_in_one_place_and_neighbours_never_eat_together(tmp_path: Path) -> None:
+    graph = load_topology(str(EXAMPLES / "philosophers.toml")).graph
+    cuts = cuts_of(tmp_path, "philosophers")
+    for cut in cuts:
+        states = dict(cut.states)
+        forks = Counter(frozenset((node, other)) for node, state in states.items() for other in state["forks"])
+        requests = Counter(frozenset((node, other)) for node, state in states.items() for other in state["requests"])
+        for channel in graph.channels:
+            pair = frozenset((channel.source, channel.target))
+            for message in cut.channels[channel.id]:
+                (forks if message.payload["type"] == "Fork" else requests)[pair] += 1
+            assert "eating" not in {states[channel.source]["mood"]} & {states[channel.target]["mood"]}
+        assert set(forks.values()) == {1}
+        assert set(requests.values()) == {1}
+        assert len(forks) == len(requests) == 5
+    assert all(state["meals"] for state in cuts[-1].states.values())
+
+
+def test_the_ring_has_one_token_and_it_has_counted_every_turn(tmp_path: Path) -> None:
+    cuts = cuts_of(tmp_path, "ring")
+    for cut in cuts:
+        held = [state["token"] for state in cut.states.values() if state["token"] is not None]
+        flying = [m.payload["hops"] for content in cut.channels.values() for m in content]
+        assert held + flying == [sum(state["turns"] for state in cut.states.values())]
+    assert sum(state["turns"] for state in cuts[-1].states.values()) > 0
+
+
+def crawled(home: Path) -> None:
+    cut = read_cut("crawler", home)
+    assert not any(cut.channels.values())
+    fetched = [page for state in cut.states.values() for page in state["fetched"]]
+    assert sorted(fetched) == list(range(600))
+    assert cut.states[NodeId("w0")]["done"]
+
+
+def test_the_crawler_ends_by_itself_with_every_page_fetched_once(tmp_path: Path) -> None:
+    strobe = Terminal(tmp_path)
+    done = strobe.ask("live", "up", str(EXAMPLES / "crawler.toml"))
+    assert done["why"] == "the computation has terminated"
+    crawled(strobe.home)
+
+
+def test_the_crawler_ends_the_same_way_when_a_worker_is_killed_on_the_way(tmp_path: Path) -> None:
+    topology = load_topology(str(EXAMPLES / "crawler.toml"))
+    nodes = tuple(replace(node, params={"seconds": 0.004}) for node in topology.nodes)
+
+    async def work() -> None:
+        async with system(replace(topology, nodes=nodes), tmp_path) as live:
+            await live.snapshot()
+            live.kill("w1")
+            await live.incarnation_after(live.incarnation)
+            await live.terminated()
+            await live.snapshot()
+
+    run(work)
+    crawled(tmp_path)
