@@ -3,7 +3,7 @@
     python bench/live_bank.py                                         1,000 snapshots of 10 processes
     python bench/live_bank.py --kills 30 --partitions 10 --seed 7     with kills and a network that splits
     python bench/live_bank.py --protocol lai-yang                     over UDP
-    python bench/live_bank.py --quick                                 40 snapshots of four processes, two kills, a partition
+    python bench/live_bank.py --quick                                 40 snapshots of four, two kills, one partition
 
 A kill is SIGKILL of a random node; the system goes back to its last snapshot. A partition swallows everything between
 two random halves for a while, by a proxy in front of each node (which then carries all messages, and is slower).
