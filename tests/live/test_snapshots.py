@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import itertools
 import signal
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 
 from strobe.cli.main import cli
 from strobe.hosts.live.codec import decode_plain
+from strobe.hosts.live.coordinator import LiveCoordinator
 from strobe.hosts.live.merge import merge_to_file
 from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.topology import NodeSpec, Topology, joined
@@ -50,6 +53,39 @@ def test_snapshots_taken_at_once_and_started_anywhere_are_all_consistent(tmp_pat
                 result = CliRunner().invoke(cli, ["verify", str(tmp_path / str(i))])
                 assert result.exit_code == 0, result.output
             assert money(verified(live, await live.snapshot(initiators=["b"]))) == 3000
+
+    run(work)
+
+
+def test_a_clock_that_moves_on_between_two_looks_at_it_disturbs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()
+    monkeypatch.setattr(LiveCoordinator, "now", lambda self: next(looks))
+
+    async def work() -> None:
+        troubles: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
+        async with system(bank(), tmp_path, settings=settings(interval=20)) as live:
+            while len(live.store.list()) < 3:
+                await asyncio.sleep(0.02)
+        assert troubles == []
+
+    run(work)
+
+
+def test_an_end_in_the_middle_of_snapshots_is_a_quiet_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        troubles: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
+        for turn in range(5):
+            home = tmp_path / str(turn)
+            async with system(bank(), home, settings=settings(interval=1, retained=1, max_concurrent=3)) as live:
+                while len(live.store.list()) == 0:
+                    await asyncio.sleep(0.002)
+            assert live.store.list()
+        gc.collect()  # a task that failed unseen says so when it goes
+        assert troubles == []
 
     run(work)
 

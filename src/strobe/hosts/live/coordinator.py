@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,6 +87,7 @@ class LiveCoordinator:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._figures_asked: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
         newest = max((memory.now.snapshot, *store.list()), default=0)
         # Everyone starts a snapshot of its own accord: markers then meet markers, and no node need be reachable.
         self._snapshots = Coordinator(
@@ -96,7 +97,7 @@ class LiveCoordinator:
         self._revival = Revival(
             self.graph, self._peers, memory, self, elsewhere=elsewhere, timeout_ms=int(restore_timeout * 1000)
         )
-        self._feed(snap.Tick(self.now()))
+        self._feed()
 
     @property
     def incarnation(self) -> Incarnation:
@@ -180,6 +181,10 @@ class LiveCoordinator:
         await asyncio.gather(*(peer.flushed(1.0) for peer in self._peers.values()))
         for peer in self._peers.values():
             peer.close()
+        self._over = True  # what is under way ends; nothing new begins
+        for timer in self._timers.values():
+            timer.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._loop.run_in_executor(None, self._thread.shutdown)
         self._requests.stop()
         for gathering in self._gathering.values():
@@ -281,8 +286,9 @@ class LiveCoordinator:
         self._feed(snap.TriggerRequested(name, snap.Kind(kind.value)))
         return outcome
 
-    def _feed(self, input: snap.CoordinatorInput) -> None:
-        for each in (snap.Tick(self.now()), input):
+    def _feed(self, *inputs: snap.CoordinatorInput) -> None:
+        """Each input comes with the time; without one, the time alone."""
+        for each in (snap.Tick(self.now()), *inputs):
             for effect in self._snapshots.step(each):
                 self._perform(effect)
 
@@ -305,7 +311,7 @@ class LiveCoordinator:
         elif isinstance(effect, snap.FailJob):
             self.fail(effect.reason)
         else:
-            self.wake("snapshots", effect.at, lambda: self._feed(snap.Tick(self.now())))
+            self.wake("snapshots", effect.at, self._feed)
 
     def _trigger(self, trigger: snap.Trigger) -> None:
         request = self._requests.of(self._snapshots.request_of(trigger.snapshot))
@@ -411,9 +417,14 @@ class LiveCoordinator:
     def wake(self, what: str, at: int, do: Callable[[], None]) -> None:
         if what in self._timers:
             self._timers[what].cancel()
+        if self._over:
+            return
         self._timers[what] = self._loop.call_later(max(0, at - self.now()) / 1000 + 0.001, do)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        if self._over:
+            work.close()
+            return
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -36,7 +36,7 @@ class NodeOptions:
             raise Misuse(
                 "Datagrams cannot be encrypted: a system over lai-yang takes no TLS.",
                 untouched="Nothing was started.",
-                next="Use chandy-lamport, whose channels are TCP, or leave TLS out: datagrams are authenticated anyway.",
+                next="Use chandy-lamport, whose channels are TCP, or leave TLS out: datagrams carry a seal anyway.",
             )
         return {
             "name": name,
