@@ -47,7 +47,7 @@ def past(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Past:
     job = start(ledger(data), root, spark)
     await_postings(job, root, 60)
     checkpoint = job.checkpoint(120)
-    savepoint = job.savepoint(root / "savepoint")
+    savepoint = Path(job.savepoint(root / "savepoint"))
     write_transfers(data, files=3, rows=30)
     await_postings(job, root, 90)
     job.stop()

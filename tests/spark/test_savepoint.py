@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark import savepoints
+from strobe.hosts.spark import savepoint_targets, savepoints
 from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.savepoints import MARKER, SavepointTarget
+from strobe.hosts.spark.savepoint_targets import MARKER, DirectoryTarget
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 from strobe.store.codec import root_of
@@ -94,8 +94,8 @@ def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
         each.stop()
 
 
-def sound(path: Path) -> Manifest:
-    found = locate(str(path), path.parent)
+def sound(path: str | Path) -> Manifest:
+    found = locate(str(path), Path(path).parent)
     manifest = found.load()
     assert found.store.verify(found.snapshot, root_of(manifest)) == ()
     assert check_manifest(manifest) == ()
@@ -134,7 +134,7 @@ def test_a_savepoint_holds_all_state_and_the_rows_in_flight_and_needs_nothing_of
     eventually(lambda: under_way(job), "it has begun", job)
     door.passes.release()
     asking.join()
-    assert got == [tmp_path / "there"]
+    assert got == [str(tmp_path / "there")]
     door.open.set()
     eventually(lambda: len(door.through) == 60, "the job goes on", job)
     assert job.store.list() == (), "it is none of the job's checkpoints"
@@ -161,7 +161,7 @@ def test_without_a_directory_it_goes_below_the_home_and_ids_go_on(world: World, 
     job = world.job
     assert job.checkpoint() == 1
     path = job.savepoint()
-    assert path == tmp_path / "home/jobs/saved/savepoints/sav-000002"
+    assert path == str(tmp_path / "home/jobs/saved/savepoints/sav-000002")
     assert sound(path).snapshot == 2
     assert job.checkpoint() == 3
     assert job.store.list() == (3,), "the savepoint retires nothing, and is not retired"
@@ -187,13 +187,13 @@ def test_a_target_that_is_taken_or_cannot_be_written_is_refused_before_anything_
     done = job.savepoint(tmp_path / "done")
     with pytest.raises(Misuse, match="holds a snapshot already"):
         job.savepoint(done)
-    busy = SavepointTarget.take(tmp_path / "busy", "another")
+    busy = DirectoryTarget.take(tmp_path / "busy", "another")
     with pytest.raises(Misuse, match="another savepoint is being written there"):
         job.savepoint(tmp_path / "busy")
     busy.give_up()
     assert not (tmp_path / "busy").exists()
     job.checkpoint()
-    monkeypatch.setattr(savepoints.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
+    monkeypatch.setattr(savepoint_targets.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
     with pytest.raises(Failed, match=r"too little room .* 1 are free"):
         job.savepoint(tmp_path / "no-room")
     assert not (tmp_path / "no-room").exists()
@@ -243,7 +243,7 @@ def test_a_second_savepoint_or_a_stop_is_refused_while_one_is_under_way(world: W
         job.stop_with_savepoint(tmp_path / "third")
     world.door.open.set()
     asking.join()
-    assert got == [tmp_path / "first"]
+    assert got == [str(tmp_path / "first")]
     sound(tmp_path / "first")
     assert not (tmp_path / "second").exists()
     assert not (tmp_path / "third").exists()
@@ -274,7 +274,7 @@ def test_rows_that_a_savepoint_needs_are_not_trimmed_under_it(
     job._writer.trim()  # the second call deletes the files
     go_on.set()
     asking.join()
-    assert got == [tmp_path / "there"]
+    assert got == [str(tmp_path / "there")]
     assert sum(f.rows or 0 for f in sound(tmp_path / "there").channels[ChannelId("transfers")].in_flight.values()) > 0
     job._writer.trim()
     job._writer.trim()

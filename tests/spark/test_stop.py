@@ -27,7 +27,7 @@ def test_after_the_savepoint_of_a_stop_no_stage_writes_more_and_a_run_goes_on_fr
     world.feed(5)  # the source, which has been recorded, must not bring these any more
     door.passes.release()  # the stage behind ends the batch that it is in; then it is recorded
     asking.join()
-    assert got == [tmp_path / "there"]
+    assert got == [str(tmp_path / "there")]
     assert job.wait(60)
     assert job.state is strobe.JobState.STOPPED
     manifest = sound(tmp_path / "there")

@@ -20,6 +20,7 @@ from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.locate import jobs_in
 from strobe.store.places import checkpoints_of
+from strobe.store.s3 import is_s3
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = [
@@ -38,10 +39,9 @@ def list_command(session: Session) -> None:
     elif not jobs:
         session.say(f"No job has run in {session.home}.")
     for job in jobs if not session.json else ():
-        kept = f"[{', '.join(map(str, job['checkpoints']))}]" if job["checkpoints"] else "none"
         session.say(
             (f"{job['job']:<24}", "bold"), f"{job['state']:<12}", "live  " if job["kind"] == "live" else "",
-            f"checkpoints {kept}",
+            f"checkpoints {_numbers(job['job'], job['checkpoints'])}",
             f"   started {job['started']}" if job["started"] else "",
         )  # fmt: skip
 
@@ -61,7 +61,7 @@ def status_command(job: str, session: Session) -> None:
         session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
         if summary["error"]:
             session.say(("error: ", "red"), summary["error"])
-        session.say(f"checkpoints: {', '.join(map(str, summary['checkpoints'])) or 'none'}")
+        session.say(f"checkpoints: {_numbers(job, summary['checkpoints'])}")
         if kind == "live":
             session.say(f"It is a system of live processes: `strobe live status {job}` shows its nodes.")
         else:
@@ -93,7 +93,8 @@ def status_command(job: str, session: Session) -> None:
 def checkpoints_command(job: str, session: Session) -> None:
     """Show a job's checkpoints: those that are kept, and recent ones that failed."""
     _check_known(session, job)
-    kept = [_kept(session, job, s) for s in _store(session, job).list()]
+    store = checkpoints_of(session.home, job)
+    kept = [_kept(session, store, s) for s in store.list()]
     recent: list[dict[str, Any]] = []
     if is_live(session.home, job):
         recent = call_job(session.home, job, "GET", "/v1/status")["checkpoints"]
@@ -145,13 +146,14 @@ def checkpoint_command(job: str, session: Session) -> None:
     examples=(
         ("strobe savepoint ledger", "into the job's home"),
         ("strobe savepoint ledger /backup/before-upgrade", "into a new directory"),
+        ("strobe savepoint ledger s3://bucket/before-upgrade", "into a bucket, below a new prefix"),
     ),
 )
 @click.argument("job")
-@click.argument("directory", required=False, metavar="[DIR]")
+@click.argument("directory", required=False, metavar="[PLACE]")
 @common_options
 def savepoint_command(job: str, directory: str | None, session: Session) -> None:
-    """Copy everything that a running job is into a directory of its own.
+    """Copy everything that a running job is to a place of its own: a directory, or s3://bucket/prefix.
 
     State and rows in flight are copied, the job runs on. A savepoint needs nothing of the job: it can be moved, and
     Strobe never deletes it by itself.
@@ -171,7 +173,7 @@ def savepoint_command(job: str, directory: str | None, session: Session) -> None
     ),
 )
 @click.argument("job")
-@click.option("--savepoint", "directory", metavar="DIR", help="Where the savepoint goes.  [default: the job's home]")
+@click.option("--savepoint", "directory", metavar="PLACE", help="Where the savepoint goes.  [default: the job's home]")
 @click.option("--drain", is_flag=True, help="Let the sources end and everything run through first.")
 @common_options
 def stop_command(job: str, directory: str | None, drain: bool, session: Session) -> None:
@@ -212,7 +214,9 @@ def cancel_command(job: str, retention: str | None, session: Session) -> None:
 
 
 def _target(directory: str | None) -> dict[str, Any]:
-    return {} if directory is None else {"directory": str(Path(directory).absolute())}
+    if directory is None:
+        return {}
+    return {"directory": directory if is_s3(directory) else str(Path(directory).absolute())}
 
 
 def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
@@ -229,13 +233,15 @@ def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
     session.say(f"      strobe verify {done['path']} --root {done['root']}   checks every byte, wherever it is")
 
 
-def _store(session: Session, job: str) -> SnapshotStore:
-    return checkpoints_of(session.home, job)
+def _numbers(job: str, checkpoints: tuple[int, ...] | None) -> str:
+    if checkpoints is None:
+        return f"unknown: their store cannot be asked, `strobe checkpoints {job}` says why"
+    return ", ".join(map(str, checkpoints)) or "none"
 
 
-def _kept(session: Session, job: str, snapshot: SnapshotId) -> dict[str, Json]:
+def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[str, Json]:
     try:
-        manifest = _store(session, job).load(snapshot)
+        manifest = store.load(snapshot)
     except StrobeError as error:
         return {"snapshot": snapshot, "damaged": error.what}
     return {

@@ -32,9 +32,10 @@ from typing import Any, BinaryIO, Final, cast
 from strobe.model.errors import Failed, Misuse
 from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key
 
-__all__ = ["S3Store", "is_s3"]
+__all__ = ["CHECKS", "S3Store", "is_s3"]
 
 SCHEME: Final = "s3://"
+CHECKS: Final = "strobe-check/"  # below it, for a moment, what tells whether the store can be used
 _PART: Final = 8 << 20  # up to here an object is sent and read in one request; above it, in parts of this size
 _THREADS: Final = 8  # that send
 _ASKING: Final = 16  # that ask for sizes
@@ -94,10 +95,10 @@ class S3Store:
     def check(self, *, writable: bool = False) -> None:
         """Raises if the bucket cannot be reached; with `writable`, also if it would let two writers win one key."""
         with self._explained(""):
-            next(iter(self._client.list(self._store, prefix="strobe-check", chunk_size=1)), None)
+            next(iter(self._client.list(self._store, prefix=CHECKS.rstrip("/"), chunk_size=1)), None)
         if not writable:
             return
-        key = f"strobe-check/{os.urandom(8).hex()}"
+        key = f"{CHECKS}{os.urandom(8).hex()}"
         self.put(key, b"", if_absent=True)
         try:
             self.put(key, b"", if_absent=True)

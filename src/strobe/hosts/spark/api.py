@@ -21,6 +21,7 @@ from strobe.hosts.spark.metrics import JobStatus, progress_json, status_json
 from strobe.hosts.spark.savepoints import Savepoint
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
+from strobe.store.s3 import is_s3
 
 __all__ = ["OPERATIONS", "Action", "Answer", "BadRequest", "Field", "Operation", "actions", "openapi"]
 
@@ -65,7 +66,10 @@ class Operation:
 
 
 _DIRECTORY: Final = Field(
-    "directory", "string", "an absolute path that does not exist yet, or is empty; by default one below the job's home"
+    "directory",
+    "string",
+    "an absolute path that does not exist yet, or is empty, or s3://bucket/prefix with nothing below it; by default a "
+    "directory below the job's home",
 )
 OPERATIONS: Final = (
     Operation("list", "GET", "/v1/jobs", "the jobs of this job's home directory", JobSummary, many=True),
@@ -93,9 +97,9 @@ OPERATIONS: Final = (
 
 
 class _Orders(Protocol):
-    def savepoint(self, directory: Path | None) -> Savepoint: ...
+    def savepoint(self, place: str | Path | None) -> Savepoint: ...
 
-    def stop(self, directory: Path | None, *, drain: bool = False) -> Savepoint: ...
+    def stop(self, place: str | Path | None, *, drain: bool = False) -> Savepoint: ...
 
 
 class ControlledJob(Protocol):
@@ -127,16 +131,12 @@ def actions(job: ControlledJob) -> dict[tuple[str, str], Action]:
         "list": lambda: [asdict(summary) for summary in list_jobs(job.home.home)],
         "status": lambda: status_json(job.status()),
         "checkpoint": checkpoint,
-        "savepoint": lambda directory=None: savepoint_json(job.orders.savepoint(_path(directory))),
-        "stop": lambda directory=None, drain=False: savepoint_json(job.orders.stop(_path(directory), drain=drain)),
+        "savepoint": lambda directory=None: asdict(job.orders.savepoint(_place(directory))),
+        "stop": lambda directory=None, drain=False: asdict(job.orders.stop(_place(directory), drain=drain)),
         "cancel": cancel,
         "openapi": openapi,
     }
     return {(o.method, o.path): _checked(o, does[o.name]) for o in OPERATIONS}
-
-
-def savepoint_json(savepoint: Savepoint) -> dict[str, Any]:
-    return {**asdict(savepoint), "path": str(savepoint.path)}
 
 
 def _checked(operation: Operation, act: Callable[..., Answer]) -> Action:
@@ -158,16 +158,14 @@ def _checked(operation: Operation, act: Callable[..., Answer]) -> Action:
     return action
 
 
-def _path(directory: str | None) -> Path | None:
-    if directory is None:
-        return None
-    if not Path(directory).is_absolute():
+def _place(directory: str | None) -> str | None:
+    if directory is not None and not is_s3(directory) and not Path(directory).is_absolute():
         raise BadRequest(
             f"{directory!r} is not an absolute path: the job does not know your working directory.",
             untouched="Nothing was started.",
             next="Begin it with a slash.",
         )
-    return Path(directory)
+    return directory
 
 
 # ── the description ─────────────────────────────────────────────────────────────────────────────────────────────────

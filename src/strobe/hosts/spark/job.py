@@ -256,15 +256,15 @@ class Job:
         self._check_running()
         return self._coordinator.snapshot(Kind.CHECKPOINT, timeout)
 
-    def savepoint(self, directory: str | Path | None = None) -> Path:
-        """Copy everything that the job is, rows in flight included, to a new directory, while it runs on. Returns that
-        directory, by default one below the job's home, when the savepoint is complete."""
-        return self.orders.savepoint(None if directory is None else Path(directory)).path
+    def savepoint(self, place: str | Path | None = None) -> str:
+        """Copy everything that the job is, rows in flight included, to a new directory or to `s3://bucket/prefix`,
+        while it runs on. Returns that place, by default a directory below the job's home, when it is complete."""
+        return self.orders.savepoint(place).path
 
-    def stop_with_savepoint(self, directory: str | Path | None = None, *, drain: bool = False) -> Path:
+    def stop_with_savepoint(self, place: str | Path | None = None, *, drain: bool = False) -> str:
         """Take a savepoint after which no stage does anything more, then end the job. If it fails the job goes on.
         With `drain` the sources end first, everything that they brought runs through, and event time ends."""
-        return self.orders.stop(None if directory is None else Path(directory), drain=drain).path
+        return self.orders.stop(place, drain=drain).path
 
     def cancel(self, retention: str | None = None) -> None:
         """End the job. What it has done stays; its checkpoints are kept ("retain") or not ("delete"), by default as the

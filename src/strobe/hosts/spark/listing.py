@@ -15,7 +15,8 @@ __all__ = ["JobSummary", "list_jobs", "summarise"]
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """`state` is the last that its driver said of itself, or "dead" for one that was killed and could not say so."""
+    """`state` is the last that its driver said of itself, or "dead" for one that was killed and could not say so.
+    `checkpoints` is None if their store cannot be asked now: that is not the same as having none."""
 
     job: str
     state: str
@@ -24,7 +25,7 @@ class JobSummary:
     started: str
     error: str
     incarnation: int | None
-    checkpoints: tuple[int, ...]
+    checkpoints: tuple[int, ...] | None
 
 
 def list_jobs(home: Path) -> tuple[JobSummary, ...]:
@@ -52,9 +53,9 @@ def summarise(home: Path, job: str) -> JobSummary:
     )
 
 
-def _checkpoints(home: Path, job: str) -> tuple[int, ...]:
-    """None if the store cannot be asked: a list of jobs must not fail for that. `strobe checkpoints` says why."""
+def _checkpoints(home: Path, job: str) -> tuple[int, ...] | None:
+    """A list of jobs must not fail for a store that does. `strobe checkpoints` says why."""
     try:
         return tuple(checkpoints_of(home, job).list())
     except StrobeError:
-        return ()
+        return None

@@ -43,19 +43,19 @@ class Orders:
         self._lock = threading.Lock()
         self._under_way = ""
 
-    def savepoint(self, directory: Path | None) -> Savepoint:
+    def savepoint(self, place: str | Path | None) -> Savepoint:
         with self._alone("savepoint"):
-            return self._take(directory, last=False)
+            return self._take(place, last=False)
 
-    def stop(self, directory: Path | None, *, drain: bool = False) -> Savepoint:
+    def stop(self, place: str | Path | None, *, drain: bool = False) -> Savepoint:
         """Take a savepoint after which no stage does anything more, then end the job. With `drain`: let the sources end
         and everything run through first, to the end of event time."""
         with self._alone("stop"):
             try:
                 if drain:
-                    self._stores.check(directory, self._room())
+                    self._stores.check(place, self._room())
                     self._drain.run()
-                savepoint = self._take(directory, last=True)
+                savepoint = self._take(place, last=True)
             except BaseException:
                 if drain and self._over() is None:
                     self._drain.undo()
@@ -82,8 +82,8 @@ class Orders:
         finally:
             self._under_way = ""
 
-    def _take(self, directory: Path | None, *, last: bool) -> Savepoint:
-        self._stores.order(directory, self._room())
+    def _take(self, place: str | Path | None, *, last: bool) -> Savepoint:
+        self._stores.order(place, self._room())
         try:
             self._coordinator.snapshot(Kind.SAVEPOINT, last=last)
         except StrobeError as error:

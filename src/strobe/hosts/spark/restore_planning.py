@@ -144,8 +144,10 @@ def _check_snapshot(found: Located, manifest: Manifest, findings: _Findings) -> 
                 next="Restore another one.",
             )
         )
-    for path, ref in manifest.blobs():
-        if found.store.objects.size(found.store.layout.blob(ref.sha256)) != ref.size:
+    blobs = [(path, found.store.layout.blob(ref.sha256), ref.size) for path, ref in manifest.blobs()]
+    sizes = found.store.objects.sizes(key for _, key, _ in blobs)
+    for path, key, size in blobs:
+        if sizes.get(key) != size:
             findings.problems.append(
                 Damaged(
                     f"Snapshot {manifest.snapshot} is not whole: {path} is missing or not as long as it was.",
