@@ -369,7 +369,7 @@ def snapshot_of(root: Path) -> dict[str, bytes]:
 def test_a_log_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from strobe.cli.run import _Logs
 
-    with _Logs(tmp_path / "never-made", "p", verbose=False, quiet=True):
+    with _Logs(tmp_path / "never-made", "p", level=logging.ERROR):
         logging.getLogger("strobe.job").info("hello")
     assert capsys.readouterr().err == ""
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -40,6 +41,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
         ("strobe run pipeline.py", "run the pipeline that the file declares, or resume it"),
         ("strobe run pipelines.py:ledger", "one of several"),
         ("strobe run pipeline.py --master spark://127.0.0.1:7077", "on a Spark cluster"),
+        ("strobe run --store s3://bucket/prefix pipeline.py", "with its checkpoints there, whatever the file says"),
         ("strobe run -d pipeline.py", "in the background; see `strobe status`, `logs` and `stop`"),
         ("strobe run -s ledger/12 pipeline.py --dry-run", "what going back to checkpoint 12 would do"),
         ("strobe run -s ledger/12 pipeline.py", "go back to it"),
@@ -49,6 +51,11 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
 )
 @click.argument("target", metavar="FILE[:NAME]")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
+@click.option(
+    "--store",
+    metavar="PLACE",
+    help="Where checkpoints go: a directory, or s3://bucket/prefix.  [default: as FILE says]",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show what the job logs, not only warnings.")
 @click.option("--detach", "-d", is_flag=True, help="Return when the job runs; it goes on in the background.")
 @click.option("--starter-pipe", type=int, hidden=True)
@@ -62,6 +69,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
 def run_command(
     target: str,
     master: str | None,
+    store: str | None,
     verbose: bool,
     detach: bool,
     starter_pipe: int | None,
@@ -79,6 +87,8 @@ def run_command(
     """
     pipeline = load_pipeline(target)
     pipeline = pipeline if name is None else pipeline.renamed(name)
+    if store is not None:
+        pipeline.checkpoint = replace(pipeline.checkpoint, store=store)
     pipeline.check()
     if dry_run or rehearsal:
         return _try(pipeline, restore, master, base, session, rehearsal=rehearsal)
@@ -86,7 +96,10 @@ def run_command(
         show_detached(session, run_detached(pipeline.name, session.home))
         return 0
     quiet = session.json or detach
-    with starter(starter_pipe) as told, _Logs(session.home, pipeline.name, verbose=verbose, quiet=quiet) as logs:
+    with (
+        starter(starter_pipe) as told,
+        _Logs(session.home, pipeline.name, level=_level(verbose, session.json, detach)) as logs,
+    ):
         console = session.console
         if not quiet:
             session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
@@ -134,6 +147,13 @@ def _try(
     return plan.exit_code
 
 
+def _level(verbose: bool, json: bool, detached: bool) -> int:
+    """What the terminal gets. In the background that is the log itself, which has everything already."""
+    if detached:
+        return logging.CRITICAL + 1
+    return logging.ERROR if json else logging.INFO if verbose else logging.WARNING
+
+
 @contextlib.contextmanager
 def _steps(console: Console) -> Iterator[None]:
     """While the job starts, a line that says what it is at."""
@@ -168,10 +188,10 @@ class _Logs:
     The file is opened by the first line, which comes after the job is claimed: a run that is refused leaves no trace.
     """
 
-    def __init__(self, home: Path, job: str, *, verbose: bool, quiet: bool) -> None:
+    def __init__(self, home: Path, job: str, *, level: int) -> None:
         self._before: list[tuple[logging.Logger, int, bool]] = []
         self._shown = logging.StreamHandler(sys.stderr)
-        self._shown.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
+        self._shown.setLevel(level)
         self._shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         self._file = _LogFile(home.absolute() / JobLayout(job).driver_log, delay=True)
         self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
