@@ -337,6 +337,9 @@ DRIVER = """
     from strobe.hosts.spark.source import read_channel
 
     class Handler:
+        def initial(self, stage, channel):
+            return 0
+
         def latest(self, stage, channel, start, reader):
             print("asked", flush=True)
             time.sleep(600)

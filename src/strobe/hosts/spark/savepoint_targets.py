@@ -108,6 +108,7 @@ class DirectoryTarget:
         return cls(path, lock, made=made)
 
     def done(self) -> None:
+        self.objects.close()
         with contextlib.suppress(OSError):  # the manifest says that it is complete, whatever else lies beside it
             (self.path / MARKER).unlink(missing_ok=True)
             (self.path / ".tmp").rmdir()
