@@ -246,7 +246,7 @@ def test_inspect_and_verify_read_a_live_snapshot(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, ["inspect", "bank", "--home", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "chandy-lamport" in shown.output
-    assert "a-b" in shown.output
+    assert shown.output.count('"balance": ') == 3  # a channel is named only if something is in flight on it
     checked = CliRunner().invoke(cli, ["verify", "bank/1", "--home", str(tmp_path)])
     assert checked.exit_code == 0, checked.output
 
