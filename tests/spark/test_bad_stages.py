@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.home import is_live, read_runtime
+from strobe.hosts.spark.home import read_runtime
 from strobe.hosts.spark.job import start_job
 from strobe.model.errors import Failed, Misuse
+from strobe.store.holding import is_held
 from tests.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers
 from tests.spark.test_pipeline import ledger
 
@@ -78,7 +79,7 @@ def test_a_stage_that_cannot_run_is_misuse_and_nothing_is_left_running(
 
 def check_nothing_runs(spark: SparkSession, home: Path) -> None:
     assert spark.streams.active == []
-    assert not is_live(home, "p")
+    assert not is_held(home, "p")
     runtime = read_runtime(home, "p")
     assert runtime is not None
     assert runtime["state"] == "failed"

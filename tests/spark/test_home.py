@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark.home import JobHome, is_live, read_runtime
+from strobe.hosts.spark.home import JobHome, read_runtime
 from strobe.hosts.spark.stage_files import adopt_checkpoints, stage_checkpoint
 from strobe.model.errors import Fenced, Misuse
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.store.holding import is_held
 
 Claim = Callable[[], JobHome]
 UID = NodeId("s")
@@ -59,7 +60,7 @@ def test_each_driver_has_a_higher_incarnation_and_a_clean_end_leaves_nothing_to_
     first = claim()
     first.reserve(SnapshotId(7))
     first.release()
-    assert not is_live(first.home, "j")
+    assert not is_held(first.home, "j")
     second = claim()
     assert (second.memory.incarnation, second.memory.snapshot, second.memory.generation) == (2, 7, 0)
     assert [p.name for p in second.path(second.layout.root).glob("driver-*")] == ["driver-2"]
@@ -70,7 +71,7 @@ def test_a_silent_driver_is_replaced_in_a_new_generation(claim: Claim) -> None:
     fall_silent(first)
     second = claim()
     assert (second.memory.incarnation, second.memory.generation) == (2, 1)
-    assert is_live(second.home, "j")
+    assert is_held(second.home, "j")
 
 
 def test_a_driver_that_was_given_up_changes_nothing_any_more(claim: Claim) -> None:
@@ -92,7 +93,7 @@ def test_a_driver_that_was_given_up_changes_nothing_any_more(claim: Claim) -> No
     second.check_owner()
     first.release()
     second.check_owner()
-    assert is_live(second.home, "j")
+    assert is_held(second.home, "j")
 
 
 def test_ids_that_a_silent_driver_had_reserved_are_not_used_again(claim: Claim) -> None:

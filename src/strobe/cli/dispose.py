@@ -8,9 +8,10 @@ import click
 
 from strobe.cli.live_view import human_bytes
 from strobe.cli.output import Command, Session, common_options
-from strobe.hosts.spark.home import JobHome, is_live
+from strobe.hosts.spark.home import JobHome
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.disposal import dispose, find
+from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 from strobe.store.locate import Located, locate
 
@@ -64,7 +65,7 @@ def _checkpoint(found: Located, *, force: bool) -> None:
             )
         dispose(found)
         return
-    if is_live(found.home, job):
+    if is_held(found.home, job):
         raise Misuse(
             f"Job {job!r} is running, and what it stores now may rest on checkpoint {found.snapshot}.",
             untouched="Nothing was deleted.",

@@ -11,13 +11,14 @@ import click
 from strobe.cli.live_view import checkpoint_table, human_bytes, human_ms, reasons, stage_table
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.control import call_job
-from strobe.hosts.spark.home import is_live, read_runtime
+from strobe.hosts.spark.home import read_runtime
 from strobe.hosts.spark.listing import list_jobs, summarise
 from strobe.hosts.spark.metrics import progress_from_json, stage_from_json
 from strobe.hosts.spark.restorable import why_not_restorable
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
+from strobe.store.holding import is_held
 from strobe.store.locate import jobs_in
 from strobe.store.places import checkpoints_of
 from strobe.store.s3 import is_s3
@@ -53,7 +54,7 @@ def status_command(job: str, session: Session) -> None:
     """Show a job: its stages and its recent checkpoints."""
     _check_known(session, job)
     kind = _kind(session, job)
-    if kind == "live" or not is_live(session.home, job):
+    if kind == "live" or not is_held(session.home, job):
         summary = {**asdict(summarise(session.home, job)), "kind": kind}
         if session.json:
             session.answer(summary)
@@ -96,7 +97,7 @@ def checkpoints_command(job: str, session: Session) -> None:
     store = checkpoints_of(session.home, job)
     kept = [_kept(session, store, s) for s in store.list()]
     recent: list[dict[str, Any]] = []
-    if is_live(session.home, job):
+    if is_held(session.home, job):
         recent = call_job(session.home, job, "GET", "/v1/status")["checkpoints"]
     if session.json:
         session.answer({"job": job, "retained": kept, "recent": recent})
@@ -285,7 +286,7 @@ def _check_live(session: Session, job: str) -> None:
             untouched="Nothing was changed.",
             next=f"See: strobe live --help, for example `strobe live snapshot {job}` and `strobe live down {job}`.",
         )
-    if not is_live(session.home, job):
+    if not is_held(session.home, job):
         raise Misuse(
             f"Job {job!r} is not running.", untouched="Nothing was changed.", next="Start it with `strobe run`."
         )

@@ -13,9 +13,9 @@ from strobe.cli.output import Command, Session, check_writable, common_options
 from strobe.cli.system_view import head_of, human_size, node_table, snapshot_table
 from strobe.hosts.live.commands import ask, read_runtime, the_system
 from strobe.hosts.live.journals import whole_journal
-from strobe.hosts.live.memory import is_held
 from strobe.hosts.live.report import report_from_json
 from strobe.model.errors import Misuse
+from strobe.store.holding import is_held
 from strobe.store.layout import parse_snapshot_name
 from strobe.store.places import checkpoints_of
 

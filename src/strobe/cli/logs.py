@@ -10,8 +10,8 @@ from typing import BinaryIO
 import click
 
 from strobe.cli.output import Command, Session, Whole, common_options
-from strobe.hosts.spark.home import is_live
 from strobe.model.errors import Failed, Misuse
+from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
 
@@ -63,7 +63,7 @@ def logs_command(job: str, follow: bool, lines: int, session: Session) -> None:
 
 def _follow(file: BinaryIO, home: Path, job: str) -> None:
     while True:
-        live = is_live(home, job)  # asked first, so that nothing which it wrote before its end is missed
+        live = is_held(home, job)  # asked first, so that nothing which it wrote before its end is missed
         while data := file.read(1 << 16):
             click.echo(data.decode(errors="replace"), nl=False)
         if not live:

@@ -112,8 +112,9 @@ class Service(Process):
     _callback: Callback | None = None
 
     async def main(self) -> None:
-        """The service itself. When it returns, connections go on being served."""
-        raise NotImplementedError
+        """The service itself. When it returns, connections go on being served; a service that only answers on
+        connections that others open to it starts its server here."""
+        raise Misuse(f"{type(self).__name__} has no `main`.", next="Define `async def main(self)` in it.")
 
     def state(self) -> Any:
         """What is to be kept of the service, as a value that the codec can write."""

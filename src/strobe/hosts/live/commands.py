@@ -26,8 +26,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from strobe.hosts.live.memory import is_held
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
 

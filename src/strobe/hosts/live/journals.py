@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from strobe.hosts.live.memory import is_held
 from strobe.hosts.live.merge import merge
 from strobe.hosts.live.topology import Topology
 from strobe.model.errors import Damaged, Failed, Misuse
 from strobe.model.graph import graph_from_json, graph_to_json
+from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 from strobe.verify.journal import Journal
 

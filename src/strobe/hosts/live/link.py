@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -144,7 +145,7 @@ class Link:
                 self._congestion(False)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.Protocol, ABC):
     """What both sides of a connection share: frames, the handshake's deadline, heartbeats, one line at the end."""
 
     def __init__(self, max_frame: int) -> None:
@@ -196,8 +197,9 @@ class _Connection(asyncio.Protocol):
         if not self.ended.done():
             self.ended.set_result(None)
 
+    @abstractmethod
     def _handshake(self, kind: int, body: bytes) -> None:
-        raise NotImplementedError
+        """A frame that came before the two sides know each other."""
 
     def _established(self, link: Link, peer_received: int) -> None:
         self._reader.limit = self._max_frame

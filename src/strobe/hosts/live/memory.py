@@ -17,7 +17,7 @@ from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.layout import JobLayout
 
-__all__ = ["Memory", "Remembered", "is_held"]
+__all__ = ["Memory", "Remembered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +112,3 @@ class Memory:
                 temporary.unlink()
             raise Failed(f"{self._path} could not be written: {error.strerror}.") from error
         self.now = value
-
-
-def is_held(home: Path, job: str) -> bool:
-    """Whether somebody runs the system at this moment."""
-    try:
-        handle = os.open(home / JobLayout(job).lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False

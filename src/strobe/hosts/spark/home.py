@@ -34,7 +34,7 @@ from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId
 from strobe.store.layout import JobLayout
 
-__all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "is_live", "read_runtime"]
+__all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "read_runtime"]
 
 LEASE = float(os.environ.get("STROBE_LEASE", "30"))
 HEARTBEAT = min(1.0, LEASE / 4)
@@ -276,18 +276,3 @@ def _sync_directory(path: Path) -> None:
 
 def host_name() -> str:
     return socket.gethostname()
-
-
-def is_live(home: Path, job: str) -> bool:
-    """Whether some driver holds the job at this moment."""
-    try:
-        handle = os.open(home / JobLayout(job).lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from strobe.hosts.spark.home import is_live, read_runtime
+from strobe.hosts.spark.home import read_runtime
 from strobe.model.errors import StrobeError
+from strobe.store.holding import is_held
 from strobe.store.locate import jobs_in
 from strobe.store.places import checkpoints_of
 
@@ -37,7 +38,7 @@ def summarise(home: Path, job: str) -> JobSummary:
         runtime = read_runtime(home, job) or {}
     except StrobeError as error:
         runtime = {"error": error.what}
-    live = is_live(home, job)
+    live = is_held(home, job)
     state = str(runtime.get("state", "unknown"))
     if not live and state in ("starting", "running"):
         state = "dead"

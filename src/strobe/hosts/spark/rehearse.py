@@ -26,7 +26,7 @@ from strobe.hosts.spark.config import RestartPolicy
 from strobe.hosts.spark.connectors.base import Sink
 from strobe.hosts.spark.evolve import describe_stage
 from strobe.hosts.spark.gate import Gate, GateHandler
-from strobe.hosts.spark.home import JobHome, is_live
+from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.java import find_java
 from strobe.hosts.spark.job import DEFAULT_MASTER, Job, JobState, default_home, start_job
 from strobe.hosts.spark.pipeline import Pipeline
@@ -37,6 +37,7 @@ from strobe.hosts.spark.session import spark_session
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId
+from strobe.store.holding import is_held
 from strobe.store.locate import locate
 
 __all__ = ["Rehearsal", "dry_run", "rehearse"]
@@ -82,7 +83,7 @@ def dry_run(
     place = Path(home or default_home())
     with _session(pipeline, master, spark) as session:
         plan = _plan(pipeline, restore, place, (base or Path()).absolute(), session)
-    if not is_live(place, pipeline.name):
+    if not is_held(place, pipeline.name):
         return plan
     running = Misuse(
         f"Job {pipeline.name!r} is running.",
