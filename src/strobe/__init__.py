@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
-    from strobe.hosts.spark.connectors.base import Sink, SinkContext
+    from strobe.hosts.spark.connectors.base import Part, Sink, SinkContext, TransactionalSink
     from strobe.hosts.spark.connectors.delta import DeltaSink
     from strobe.hosts.spark.connectors.simple import ConsoleSink, ForeachBatchSink
     from strobe.hosts.spark.deterministic import stable_random
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CheckpointConfig", "ConsoleSink", "DeltaSink", "ForeachBatchSink", "Job", "JobState", "Pipeline", "RestartPolicy",
-    "Sink", "SinkContext", "feedback", "stable_random",
+    "CheckpointConfig", "ConsoleSink", "DeltaSink", "ForeachBatchSink", "Job", "JobState", "Part", "Pipeline",
+    "RestartPolicy", "Sink", "SinkContext", "TransactionalSink", "feedback", "stable_random",
 ]  # fmt: skip
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
 _HOMES = {
     "CheckpointConfig": "config",
     "RestartPolicy": "config",
+    "Part": "connectors.base",
     "Sink": "connectors.base",
     "SinkContext": "connectors.base",
+    "TransactionalSink": "connectors.base",
     "DeltaSink": "connectors.delta",
     "ConsoleSink": "connectors.simple",
     "ForeachBatchSink": "connectors.simple",

@@ -35,7 +35,8 @@ class Rows:
 def upsert(root: Path, incarnation: int) -> DeltaSink:
     """The sink of a driver that has just started."""
     sink = DeltaSink("t", key="k")
-    sink.open(SinkContext("j", NodeId("s"), "s/0", Timeline(1), Incarnation(incarnation), SCHEMA, "update", root))
+    life = Incarnation(incarnation)
+    sink.open(SinkContext("j", NodeId("s"), "s/0", Timeline(1), life, SCHEMA, "update", root, root / "staging"))
     return sink
 
 

@@ -164,6 +164,10 @@ class JobLayout(_Blobs):
         """The Delta table that the stage's output goes to."""
         return f"{self.root}/channels/{check_uid(uid)}"
 
+    def staging(self, sink: str, timeline: Timeline) -> str:
+        """Where the sink of this name (stage/sink) keeps what is not visible yet. Each timeline has its own."""
+        return f"{self.root}/sinks/{'/'.join(check_uid(word) for word in sink.split('/'))}/t{timeline}"
+
     # ── the running job ─────────────────────────────────────────────────────────────────────────────────────────────
 
     @property

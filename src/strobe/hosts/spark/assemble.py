@@ -184,6 +184,7 @@ def sink_contexts(job: str, draft: DraftStage, home: JobHome, base: Path) -> lis
             schema=draft.schema,
             output_mode=draft.spec.output_mode,
             base=base,
+            staging=home.path(home.layout.staging(_sink_name(draft.spec, i), home.memory.timeline)),
         )
         for i in range(len(draft.spec.sinks))
     ]

@@ -4,11 +4,17 @@ A stage hands each micro-batch to its sinks inside `foreachBatch`, after its cha
 the batch. So after a crash the last batch comes again, with the same id and, if the stage is deterministic, the same
 rows: a sink writes a batch id once per timeline, whatever happens. What a sink says at a snapshot goes into the
 manifest and comes back at a restore.
+
+Two ways of delivery. A plain `Sink` delivers *on batch*: rows are visible after each micro-batch. A `TransactionalSink`
+delivers *on snapshot*: `write` stages rows, durably and invisibly, and they become visible when a snapshot of the whole
+graph that contains them is complete. Who may become visible when is decided by two-phase commit
+(`strobe.protocol.two_phase_commit`), never by the sink.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Sink", "SinkContext", "SinkFate", "SinkOutlook"]
+__all__ = ["Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class SinkContext:
     schema: StructType
     output_mode: str
     base: Path  # relative paths of sinks are below this directory: where the job was started
+    staging: Path  # a directory of this sink's own in the job's home, for this timeline; made when first used
 
 
 class SinkFate(Enum):
@@ -94,3 +101,44 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027
         """The stage has ended."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one snapshot makes visible of one sink: its batches after `after` up to `through`. Parts of a timeline
+    follow each other without a gap; an empty one is never prepared."""
+
+    handle: str  # job/stage/sink/timeline/snapshot: never used twice
+    snapshot: SnapshotId
+    timeline: Timeline
+    after: int  # -1 before the first batch
+    through: int
+
+
+class TransactionalSink(Sink):
+    """A sink whose rows become visible when a snapshot is complete.
+
+    `write` stages a batch: durably, invisibly, and so that writing it again replaces it. Batches of a part are never
+    written again once the part is prepared. `prepare`, `commit`, `abort` and `recover` are called one at a time, from a
+    thread of their own, while `write` may be staging later batches. Parts are committed in order.
+    """
+
+    @abstractmethod
+    def prepare(self, part: Part) -> Json:
+        """Make sure that `commit` cannot fail for a reason in the rows; nothing becomes visible. What is returned is in
+        the snapshot's manifest, and is given to `commit`. Raise Failed to refuse: the snapshot fails, the rows stay
+        staged, and the next snapshot's part contains them. An earlier part may be prepared and not yet committed."""
+
+    @abstractmethod
+    def commit(self, part: Part, prepared: Json) -> None:
+        """Make the part visible at once as a whole, and let go of what was staged. The snapshot is complete, so this is
+        tried until it succeeds. A part that is visible already is no fault: doing it again changes nothing."""
+
+    @abstractmethod
+    def abort(self, part: Part, prepared: Json) -> None:
+        """Throw the part away; only at a restore to a snapshot that does not contain it. One that is gone is no fault.
+        `prepared` is None if the crash was so early that nobody knows it."""
+
+    def recover(self, parts: Iterable[Part]) -> None:
+        """At each start, after `open` and before the first `write`. `parts` are those in doubt that will be committed
+        or named by the next snapshot: whatever else of this job and sink is found prepared is nobody's."""
