@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink"]
+__all__ = ["Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,13 @@ class SinkContext:
     output_mode: str
     base: Path  # relative paths of sinks are below this directory: where the job was started
     staging: Path  # a directory of this sink's own in the job's home, for this timeline; made when first used
+
+
+class Delivery(Enum):
+    """When rows become visible: after each micro-batch, or when a snapshot that contains them is complete."""
+
+    ON_BATCH = "on_batch"
+    ON_SNAPSHOT = "on_snapshot"
 
 
 class SinkFate(Enum):
@@ -66,6 +73,11 @@ class SinkOutlook:
 
 
 class Sink(ABC):
+    @property
+    def delivery(self) -> Delivery:
+        """A class that offers both overrides this. Asked once, before `open`."""
+        return Delivery.ON_BATCH
+
     @abstractmethod
     def describe(self) -> str:
         """Where it writes, for people."""
@@ -122,6 +134,10 @@ class TransactionalSink(Sink):
     written again once the part is prepared. `prepare`, `commit`, `abort` and `recover` are called one at a time, from a
     thread of their own, while `write` may be staging later batches. Parts are committed in order.
     """
+
+    @property
+    def delivery(self) -> Delivery:
+        return Delivery.ON_SNAPSHOT
 
     @abstractmethod
     def prepare(self, part: Part) -> Json:
