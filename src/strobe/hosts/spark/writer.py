@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame
 from strobe.hosts.spark.channel import DATA, ChannelWriter
 from strobe.hosts.spark.channel_log import Commit, DataFile
 
-__all__ = ["parquet_files", "write_batch", "write_files"]
+__all__ = ["parquet_files", "write_batch", "write_files", "write_parquet"]
 
 _OPTIONS: Final = {
     # The cheapest to write and to read of what was measured (bench/channel.py --codecs): encodings that pack numbers,
@@ -61,11 +62,18 @@ def write_files(
         _run(df)
         return ()
     place = f"{DATA}/{writer.timeline}/{batch}-{uuid.uuid4().hex[:8]}"
+    write_parquet(df, writer.path / place, max_files=max_files)
+    return parquet_files(writer.path, place)
+
+
+def write_parquet(
+    df: DataFrame, place: Path, *, max_files: int | None = None, options: Mapping[str, str] | None = None
+) -> None:
+    """Let Spark write `df` as Parquet files into the new directory `place`."""
     limit = max_files if max_files is not None else max(2, df.sparkSession.sparkContext.defaultParallelism)
     # Hadoop starts a process (chmod) for each directory that it makes, and none for those that are there.
-    (writer.path / place / "_temporary" / "0" / "_temporary").mkdir(parents=True)
-    df.coalesce(limit).write.mode("append").options(**_OPTIONS).parquet(str(writer.path / place))
-    return parquet_files(writer.path, place)
+    (place / "_temporary" / "0" / "_temporary").mkdir(parents=True)
+    df.coalesce(limit).write.mode("append").options(**{**_OPTIONS, **(options or {})}).parquet(str(place))
 
 
 def parquet_files(table: Path, place: str) -> tuple[DataFile, ...]:
