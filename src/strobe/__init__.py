@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
-    from strobe.hosts.spark.connectors.base import Part, Sink, SinkContext, TransactionalSink
+    from strobe.hosts.spark.connectors.base import (
+        Delivery,
+        Part,
+        Sink,
+        SinkContext,
+        SinkFate,
+        SinkOutlook,
+        TransactionalSink,
+    )
+    from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
     from strobe.hosts.spark.connectors.delta import DeltaSink
     from strobe.hosts.spark.connectors.simple import ConsoleSink, ForeachBatchSink
+    from strobe.hosts.spark.connectors.staging import Staging
     from strobe.hosts.spark.deterministic import stable_random
     from strobe.hosts.spark.job import Job, JobState
     from strobe.hosts.spark.pipeline import Pipeline, feedback
@@ -17,21 +27,29 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CheckpointConfig", "ConsoleSink", "DeltaSink", "ForeachBatchSink", "Job", "JobState", "Part", "Pipeline",
-    "RestartPolicy", "Sink", "SinkContext", "TransactionalSink", "feedback", "stable_random",
+    "CheckpointConfig", "ConsoleSink", "DeadLetters", "Delivery", "DeltaSink", "ForeachBatchSink", "Job", "JobState",
+    "Letters", "Part", "Pipeline", "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate", "SinkOutlook",
+    "Staging", "TransactionalSink", "feedback", "stable_random",
 ]  # fmt: skip
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
 _HOMES = {
     "CheckpointConfig": "config",
     "RestartPolicy": "config",
+    "Delivery": "connectors.base",
     "Part": "connectors.base",
     "Sink": "connectors.base",
     "SinkContext": "connectors.base",
+    "SinkFate": "connectors.base",
+    "SinkOutlook": "connectors.base",
     "TransactionalSink": "connectors.base",
+    "DeadLetters": "connectors.dead_letters",
+    "Letters": "connectors.dead_letters",
+    "Rejected": "connectors.dead_letters",
     "DeltaSink": "connectors.delta",
     "ConsoleSink": "connectors.simple",
     "ForeachBatchSink": "connectors.simple",
+    "Staging": "connectors.staging",
     "stable_random": "deterministic",
     "Job": "job",
     "JobState": "job",
