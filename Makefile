@@ -6,7 +6,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint bench lock clean
+.PHONY: help setup test demo services lint bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?=
@@ -35,7 +35,7 @@ fi
 endef
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## lay out .venv from the lock files, with the strobe command in it; fast when nothing changed
 	@$(PY) -P src/strobe/hosts/spark/java.py >/dev/null 2>&1 || { \
@@ -64,6 +64,9 @@ test: setup ## run every test that runs without servers; the others say what the
 demo: setup ## a ledger on Spark, killed in the middle of a checkpoint, resumed, and checked by DuckDB (out/demo)
 	$(VENV)/bin/strobe demo --dir out/demo
 
+services: setup ## start Kafka, Postgres and an S3 API on loopback and say where they are, until Ctrl-C
+	@$(PY) -m tests.services
+
 lint: setup ## ruff (rules and format) and mypy (strict)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -85,7 +88,7 @@ lock: ## resolve pyproject.toml into the lock files again (with a throw-away uv)
 	  "$$dir/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    $(if $(UPGRADE),--upgrade) "$$@"; \
 	}; \
-	compile --extra spark --extra s3 --extra dev pyproject.toml -o requirements.lock; \
+	compile --extra spark --extra s3 --extra postgres --extra dev pyproject.toml -o requirements.lock; \
 	compile --no-annotate "$$dir/build.in" -o requirements-build.lock; \
 	compile --no-annotate "$$dir/java.in" -o requirements-java.lock
 

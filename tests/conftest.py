@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from strobe.hosts.spark.java import find_java
 from strobe.model.errors import Failed
+from tests.services import Server, variable
 
 # No deadline and no complaint about slowness: how fast the machine is must never decide whether a test passes.
 settings.register_profile("dev", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -48,9 +49,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             missing(problem)
     for mark in item.iter_markers("services"):
         for name in mark.args:
-            variable = f"STROBE_TEST_{name.upper().replace('-', '_')}"
-            if not os.environ.get(variable):
-                missing(f"no {name} server: set {variable} to its address, or run .ci/run, which starts one")
+            _address(name)
 
 
 def missing(reason: str) -> None:
@@ -70,13 +69,36 @@ def java_problem() -> str | None:
     return None
 
 
-@pytest.fixture(scope="session")
-def s3_server_endpoint() -> Iterator[str]:
-    """A real S3 API on loopback, for the whole run."""
-    from tests.s3_server import s3_server
+def _address(name: str) -> str:
+    found = os.environ.get(variable(name))
+    if not found:
+        missing(f"no {name} server: `make services` starts one and says how to set {variable(name)}")
+    return str(found)
 
-    with s3_server() as endpoint:
-        yield endpoint
+
+@pytest.fixture(scope="session")
+def kafka() -> str:
+    """Bootstrap servers of the broker that all tests share: use topics with names of your own."""
+    return _address("kafka")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> str:
+    """The DSN of the server that all tests share: use tables with names of your own."""
+    return _address("postgres")
+
+
+@pytest.fixture(scope="session")
+def s3_server_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real S3 API on loopback, for the whole run: the one that is there, or one of our own."""
+    from tests.s3_server import need_packages
+
+    if os.environ.get(variable("s3")):
+        yield _address("s3")
+        return
+    need_packages()
+    with Server("s3", tmp_path_factory.mktemp("s3")) as server:
+        yield server.address
 
 
 @pytest.fixture

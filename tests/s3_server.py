@@ -1,33 +1,19 @@
-"""A real S3 API on loopback for tests, and a proxy in front of it that fails on demand.
-
-The server is moto's, in a process of its own, serving one request at a time, so that a conditional put is as atomic as
-on a real store. Where the packages are not installed, whatever needs it is skipped and says so.
+"""What tests need beside the S3 API of tests/servers/s3.py: credentials, buckets, and a proxy in front of it that fails
+on demand. Where the packages are not installed, whatever needs them is skipped and says so.
 """
 
 from __future__ import annotations
 
 import http.client
-import os
-import subprocess
-import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import Any
 
 from tests.conftest import missing
 
-_SERVE = """
-import sys
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
-server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
-print(server.port, flush=True)
-server.serve_forever()
-"""
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIAFORTESTSONLY",
     "AWS_SECRET_ACCESS_KEY": "not-to-be-printed",
@@ -39,26 +25,6 @@ def need_packages() -> None:
     lacking = [name for name in ("obstore", "moto", "flask", "flask_cors") if find_spec(name) is None]
     if lacking:
         missing(f"no S3 server: {', '.join(lacking)} not installed (extras s3 and dev)")
-
-
-@contextmanager
-def s3_server() -> Iterator[str]:
-    """The endpoint of a fresh server."""
-    need_packages()
-    env = {**os.environ, **CREDENTIALS, "MOTO_S3_DEFAULT_MAX_KEYS": "7"}  # so that lists have several pages
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVE], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        port = process.stdout.readline().strip()
-        assert port, "the S3 server did not start"
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
 
 
 def make_bucket(endpoint: str, bucket: str) -> None:
