@@ -18,22 +18,42 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from strobe.model.cut import Json
-from strobe.model.errors import StrobeError
-from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline, check_uid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink"]
+__all__ = [
+    "Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink", "Unreachable",
+]  # fmt: skip
+
+
+class Unreachable(Failed):
+    """The system behind a sink does not answer now, and may later. Raised by `prepare`, it is tried again for as long
+    as the snapshot waits; any other error of `prepare` refuses the snapshot."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one snapshot makes visible of one sink: its batches after `after` up to `through`. Parts of a timeline
+    follow each other without a gap; an empty one is never prepared."""
+
+    handle: str  # job/stage/sink/timeline/snapshot: never used twice
+    snapshot: SnapshotId
+    timeline: Timeline
+    after: int  # -1 before the first batch
+    through: int
 
 
 @dataclass(frozen=True)
 class SinkContext:
-    """For whom the sink writes. `name` is the sink's identity within the job: the stage's uid and its place there."""
+    """For whom the sink writes. `name` is the sink's identity within the job: the stage's uid and the sink's own, or
+    its place in `to=[…]` if it has none."""
 
     job: str
     stage: NodeId
@@ -44,6 +64,7 @@ class SinkContext:
     output_mode: str
     base: Path  # relative paths of sinks are below this directory: where the job was started
     staging: Path  # a directory of this sink's own in the job's home, for this timeline; made when first used
+    named: tuple[Part, ...] = ()  # at a restore: the parts that the snapshot names; all are visible by then
 
 
 class Delivery(Enum):
@@ -73,6 +94,16 @@ class SinkOutlook:
 
 
 class Sink(ABC):
+    uid: str | None = None
+
+    def named(self, uid: str) -> Self:
+        """Give the sink a uid, unique within its stage: it is then found again by that, and not by its place in
+        `to=[…]`, when a file is changed. `strobe.DeltaSink("out/gold").named("gold")`."""
+        if check_uid(uid, "sink").isdigit():
+            raise Misuse(f"A sink cannot be named {uid!r}: numbers are the names of those without a uid.")
+        self.uid = uid
+        return self
+
     @property
     def delivery(self) -> Delivery:
         """A class that offers both overrides this. Asked once, before `open`."""
@@ -115,18 +146,6 @@ class Sink(ABC):
         """The stage has ended."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one snapshot makes visible of one sink: its batches after `after` up to `through`. Parts of a timeline
-    follow each other without a gap; an empty one is never prepared."""
-
-    handle: str  # job/stage/sink/timeline/snapshot: never used twice
-    snapshot: SnapshotId
-    timeline: Timeline
-    after: int  # -1 before the first batch
-    through: int
-
-
 class TransactionalSink(Sink):
     """A sink whose rows become visible when a snapshot is complete.
 
@@ -154,6 +173,10 @@ class TransactionalSink(Sink):
     def abort(self, part: Part, prepared: Json) -> None:
         """Throw the part away; only at a restore to a snapshot that does not contain it. One that is gone is no fault.
         `prepared` is None if the crash was so early that nobody knows it."""
+
+    def by_hand(self, part: Part) -> str:
+        """How a person would make the part visible, or find out whether it is: shown by `strobe transactions`."""
+        return ""
 
     def recover(self, parts: Iterable[Part]) -> None:
         """At each start, after `open` and before the first `write`. `parts` are those in doubt that will be committed
