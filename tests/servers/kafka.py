@@ -1,9 +1,9 @@
-"""A throw-away Kafka broker on loopback: one Java process, broker and KRaft controller in one. A server as .ci/run wants
-it: in the foreground, its address in the file `address` of the folder where it was started, until SIGTERM; then nothing
-of it is left. Its log is `kafka.log` there. The libraries are those of kafka.lock, fetched once per machine.
+"""A throw-away Kafka broker on loopback: one Java process, broker and KRaft controller in one. A server as .ci/run
+wants it: in the foreground, its address in the file `address` of the folder where it was started, until SIGTERM; then
+nothing of it is left. Its log is `kafka.log` there. The libraries are those of kafka.lock, fetched once per machine.
 
-Started again in the same folder after a SIGKILL (of this process, of the broker or of both), it is the same server: same
-data, same ports. A second listener, whose address is in the file `sasl`, wants SASL/PLAIN, user and password below.
+Started again in the same folder after a SIGKILL (of this process, of the broker or of both), it is the same server:
+same data, same ports. A second listener, whose address is in the file `sasl`, wants SASL/PLAIN (user, password below).
 
 Topics are not made by being written to. STROBE_KAFKA_OPTIONS adds settings: `message.max.bytes=2000 …`.
 """
