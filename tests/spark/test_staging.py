@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark.connectors import staging as module
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.connectors.staging import Staging
-from strobe.model.errors import Damaged
+from strobe.model.errors import Damaged, Fenced
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
 pytestmark = pytest.mark.spark
@@ -49,13 +49,21 @@ def test_a_batch_that_is_written_again_replaces_itself(spark: SparkSession, tmp_
     assert ids(staging, spark, part(-1, 0)) == [5]
 
 
-def test_a_driver_that_was_given_up_cannot_replace_what_its_successor_staged(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    old, new = Staging(context(tmp_path, spark, 1)), Staging(context(tmp_path, spark, 2))
-    new.write(spark.range(7, 8), 0)
-    old.write(spark.range(3), 0)
-    assert ids(new, spark, part(-1, 0)) == [7]
+def test_a_driver_that_was_given_up_stages_nothing_more(spark: SparkSession, tmp_path: Path) -> None:
+    old = Staging(context(tmp_path, spark, 1))
+    old.write(spark.range(2), 0)
+    new = Staging(context(tmp_path, spark, 2))
+    with pytest.raises(Fenced, match="Incarnation 1 is fenced off"):
+        old.write(spark.range(3), 1)
+    assert new.last_batch() == 0
+    assert ids(new, spark, part(-1, 0)) == [0, 1]
+
+
+def test_what_the_newest_driver_staged_counts(spark: SparkSession, tmp_path: Path) -> None:
+    Staging(context(tmp_path, spark, 9)).write(spark.range(3), 0)
+    Staging(context(tmp_path, spark, 10)).write(spark.range(7, 8), 0)
+    newest = Staging(context(tmp_path, spark, 11))
+    assert ids(newest, spark, part(-1, 0)) == [7]
 
 
 def test_a_crash_halfway_through_a_write_leaves_no_half_batch(
@@ -75,11 +83,11 @@ def test_a_crash_halfway_through_a_write_leaves_no_half_batch(
         patch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)  # a killed process tidies nothing
         with pytest.raises(Killed):
             staging.write(spark.range(9), 1)
-    assert any(p.name.endswith(".tmp") for p in staging.directory.iterdir())
+    assert any(p.name.startswith("tmp-") for p in staging.directory.iterdir())
     assert staging.last_batch() == 0
     again = Staging(context(tmp_path, spark, 2))
     assert again.last_batch() == 0
-    assert not any(p.name.endswith(".tmp") for p in again.directory.iterdir())
+    assert not any(p.name.startswith("tmp-") for p in again.directory.iterdir())
 
 
 def test_a_batch_without_rows_is_staged_and_has_no_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -110,7 +118,11 @@ def test_a_missing_batch_is_damage_and_named(spark: SparkSession, tmp_path: Path
         staging.files(part(-1, 1))
 
 
-def test_nothing_is_made_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
-    staging = Staging(context(tmp_path, spark))
-    assert staging.last_batch() is None
-    assert not staging.directory.exists()
+def test_who_only_looks_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    assert Staging(context(tmp_path, spark, 1), sweep=False).last_batch() is None
+    assert not (tmp_path / "staging").exists()
+    running = Staging(context(tmp_path, spark, 1))
+    running.write(spark.range(1), 0)
+    assert Staging(context(tmp_path, spark, 2), sweep=False).last_batch() == 0
+    running.write(spark.range(1), 1)
+    assert running.last_batch() == 1

@@ -11,6 +11,7 @@ jobs/<job>/
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
   channels/<uid>                                     a Delta table
+  sinks/<uid>/<sink>/ledger.json, t<timeline>/…      what a sink has prepared, and staged, before it is visible
   snapshots/chk-000012/manifest.json                 checkpoints, which share
   blobs/ab/abcdef…                                   the contents of their files, by SHA-256
   savepoints/sav-000013/manifest.json, blobs/…       savepoints, each with its own blobs
@@ -164,9 +165,20 @@ class JobLayout(_Blobs):
         """The Delta table that the stage's output goes to."""
         return f"{self.root}/channels/{check_uid(uid)}"
 
+    @property
+    def sinks(self) -> str:
+        return f"{self.root}/sinks"
+
+    def _sink(self, name: str) -> str:
+        return f"{self.sinks}/{'/'.join(check_uid(word) for word in name.split('/'))}"
+
     def staging(self, sink: str, timeline: Timeline) -> str:
         """Where the sink of this name (stage/sink) keeps what is not visible yet. Each timeline has its own."""
-        return f"{self.root}/sinks/{'/'.join(check_uid(word) for word in sink.split('/'))}/t{timeline}"
+        return f"{self._sink(sink)}/t{timeline}"
+
+    def ledger(self, sink: str) -> str:
+        """What the sink of this name has prepared, made visible and thrown away."""
+        return f"{self._sink(sink)}/ledger.json"
 
     # ── the running job ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -109,6 +109,16 @@ class JobHome:
             self._write(self.layout.incarnation, memory_json(memory), durable=True)
             self.memory = memory
 
+    def write(self, key: str, value: dict[str, Any]) -> None:
+        """Replace a small file of the job, durably; Fenced if this is no longer the job's driver."""
+        with self._write_lock:
+            target = self.path(key)
+            if not target.parent.is_dir():
+                target.parent.mkdir(parents=True)
+                for above in target.parents[: len(Path(key).parts) - 1]:
+                    _sync_directory(above)
+            self._write(key, value, durable=True)
+
     def peek(self) -> None:
         """Read the job's memory without becoming its driver: for a plan that touches nothing."""
         self.memory = self._read_memory()

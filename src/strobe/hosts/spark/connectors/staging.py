@@ -4,8 +4,9 @@ Each batch is a directory. Spark writes it under a temporary name; its files are
 name: a crash halfway leaves a temporary one, which the next start sweeps, and never half a batch. Writing a batch again
 replaces it.
 
-*Fencing.* The directory's name also has the incarnation that wrote it, and of several the newest counts. So a driver
-that was given up and wakes again cannot replace what its successor has staged.
+*Fencing.* Each incarnation has a directory of its own, into which a batch is moved when it is whole. Who takes over
+renames those of older ones before anything else: from that moment a driver that was given up and wakes again finds no
+place for its batch, and fails it. Of a batch that several have staged the newest counts.
 
 A batch that a part names and that is not there is damage, not an empty batch: one without rows has a directory too.
 A sink asks its own mark of what is visible before it reads a part that it may have forgotten already.
@@ -25,49 +26,73 @@ import pyarrow.parquet as pq
 
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.writer import write_parquet
-from strobe.model.errors import Damaged
+from strobe.model.errors import Damaged, Fenced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Staging"]
 
-_BATCH: Final = re.compile(r"batch-([0-9]{8,})\.([0-9]+)")
+_BATCH: Final = re.compile(r"batch-([0-9]{8,})")
+_INCARNATION: Final = re.compile(r"([0-9]+)(\.closed)?")
 _EMPTY: Final = "empty.parquet"  # keeps the schema of a batch without rows
-_TEMPORARY: Final = ".tmp"
-_REPLACED: Final = ".old"
+_CLOSED: Final = ".closed"
+_TEMPORARY: Final = "tmp-"
 
 
 class Staging:
     """The staged batches of one sink. Make it in `open`."""
 
-    def __init__(self, context: SinkContext, *, options: Mapping[str, str] | None = None) -> None:
-        """`options` are given to Spark's Parquet writer."""
+    def __init__(self, context: SinkContext, *, options: Mapping[str, str] | None = None, sweep: bool = True) -> None:
+        """`options` are given to Spark's Parquet writer. Not to `sweep` is for those who only look."""
         self.directory = context.staging
         self._incarnation = int(context.incarnation)
+        self._own = self.directory / str(self._incarnation)
         self._options = dict(options or {})
-        for entry in self._entries():
-            if entry.name.endswith((_TEMPORARY, _REPLACED)):
+        if sweep:
+            self._fence()
+
+    def _fence(self) -> None:
+        self._own.mkdir(parents=True, exist_ok=True)
+        for entry in _entries(self.directory):
+            match = _INCARNATION.fullmatch(entry.name)
+            if match is not None and not match[2] and int(match[1]) < self._incarnation:
+                os.rename(entry.path, entry.path + _CLOSED)
+            elif entry.name.startswith(_TEMPORARY):
                 shutil.rmtree(entry.path, ignore_errors=True)
+        _sync(self.directory)
 
     def write(self, batch: DataFrame, batch_id: int, *, max_files: int | None = None) -> None:
         """Stage the batch, durably. Of a batch that was staged before nothing is left."""
-        target = self.directory / f"batch-{batch_id:08d}.{self._incarnation}"
-        fresh, old = target.with_name(target.name + _TEMPORARY), target.with_name(target.name + _REPLACED)
+        name = f"batch-{batch_id:08d}"
+        target = self._own / name
+        fresh, old = (self.directory / f"{_TEMPORARY}{kind}-{self._incarnation}-{name}" for kind in ("new", "old"))
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
         try:
             write_parquet(batch, fresh, max_files=max_files, options=self._options)
             _tidy(fresh)
+            # A crash between the two leaves no such batch: Spark has not committed it, and runs it again.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(target, old)
+            self._move_in(fresh, target)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        # A crash between the two leaves no such batch: Spark has not committed it, and runs it again.
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(target, old)
-        os.rename(fresh, target)
-        _sync(self.directory)
+        _sync(self._own)
         shutil.rmtree(old, ignore_errors=True)
+
+    def _move_in(self, fresh: Path, target: Path) -> None:
+        try:
+            os.rename(fresh, target)
+        except FileNotFoundError:
+            if self._own.is_dir():
+                raise
+            raise Fenced(
+                f"Incarnation {self._incarnation} is fenced off: {self._own} is not there any more.",
+                untouched="The batch was not staged.",
+                next="A newer run of this job has taken over; this one must stop.",
+            ) from None
 
     def files(self, part: Part) -> list[Path]:
         """The files with the part's rows, in the order of batches, and within a batch of Spark's partitions."""
@@ -84,10 +109,9 @@ class Staging:
 
     def forget(self, part: Part) -> None:
         """Delete the part's batches. Those that are gone already are no fault."""
-        for entry in self._entries():
-            match = _BATCH.fullmatch(entry.name)
-            if match is not None and part.after < int(match[1]) <= part.through:
-                shutil.rmtree(entry.path, ignore_errors=True)
+        for batch, _, path in self._staged():
+            if part.after < batch <= part.through:
+                shutil.rmtree(path, ignore_errors=True)
 
     def missing(self, part: Part) -> list[int]:
         """Which of the part's batches are not staged, neither with rows nor without."""
@@ -103,26 +127,32 @@ class Staging:
         if missing:
             raise Damaged(
                 f"Batch {missing[0]} of {part.handle} is not staged any more: nothing is at "
-                f"{self.directory}/batch-{missing[0]:08d}.*.",
+                f"{self.directory}/*/batch-{missing[0]:08d}.",
                 untouched="None of the part's rows was made visible by this.",
                 next="Put the files back, or restore the job from a snapshot.",
             )
         return [held[batch] for batch in range(part.after + 1, part.through + 1)]
 
     def _held(self) -> dict[int, Path]:
-        found: dict[int, tuple[int, Path]] = {}
-        for entry in self._entries():
-            match = _BATCH.fullmatch(entry.name)
-            if match is not None:
-                batch, incarnation = int(match[1]), int(match[2])
-                found[batch] = max(found.get(batch, (-1, Path())), (incarnation, Path(entry.path)))
-        return {batch: path for batch, (_, path) in found.items()}
+        return {batch: path for batch, _, path in sorted(self._staged(), key=lambda s: s[1])}  # the newest comes last
 
-    def _entries(self) -> list[os.DirEntry[str]]:
-        try:
-            return list(os.scandir(self.directory))
-        except FileNotFoundError:
-            return []
+    def _staged(self) -> list[tuple[int, int, Path]]:
+        """(batch, incarnation, directory) of all that is staged."""
+        found = []
+        for line in _entries(self.directory):
+            incarnation = _INCARNATION.fullmatch(line.name)
+            for entry in _entries(Path(line.path)) if incarnation is not None else ():
+                batch = _BATCH.fullmatch(entry.name)
+                if batch is not None and incarnation is not None:
+                    found.append((int(batch[1]), int(incarnation[1]), Path(entry.path)))
+        return found
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(directory))
+    except FileNotFoundError:
+        return []
 
 
 def _tidy(directory: Path) -> None:
