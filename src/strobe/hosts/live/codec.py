@@ -82,19 +82,19 @@ def message(cls: C) -> C:
 
 _NO_NAME: Final = bytes((MESSAGE, _SHORT))
 _decoders[_NO_NAME] = _plain
+_heads.update(dict.fromkeys(_PLAIN, _NO_NAME))
 
 
 def encode_message(value: Any) -> bytes:
     """The item, or Misuse that names what cannot be sent."""
-    head = _heads.get(value.__class__)
-    if head is None:
-        if value.__class__ not in _PLAIN:
-            raise Misuse(
-                f"{type(value).__name__} cannot be sent: it is neither a plain value nor a class marked with @message.",
-                untouched="Nothing was sent.",
-                next="Put @message above the dataclass, in a module that sender and receiver import.",
-            )
-        head = _NO_NAME
+    try:
+        head = _heads[value.__class__]
+    except KeyError:
+        raise Misuse(
+            f"{type(value).__name__} cannot be sent: it is neither a plain value nor a class marked with @message.",
+            untouched="Nothing was sent.",
+            next="Put @message above the dataclass, in a module that sender and receiver import.",
+        ) from None
     try:
         return head + _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -126,6 +126,8 @@ class Outgoing:
         self._unsent.append(item)
         self._unsent_bytes += len(item) + _ITEM
 
+    add = send
+
     def due(self, now: float) -> list[tuple[int, list[bytes]]]:
         """What to send now: first again, then anew."""
         out = [(number, self._way[number].items) for number in self._late(now)]

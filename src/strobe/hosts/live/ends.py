@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from strobe.model.ids import ChannelId, NodeId
@@ -21,6 +22,9 @@ class OutputSession(Protocol):
     max_item: int
 
     @property
+    def add(self) -> Callable[[bytes], None]: ...
+
+    @property
     def unacknowledged(self) -> int: ...
 
 
@@ -34,7 +38,11 @@ class OutputLink(Protocol):
     @property
     def connected(self) -> bool: ...
 
+    scheduled: bool
+
     def send(self, item: bytes) -> None: ...
+
+    def schedule(self) -> None: ...
 
 
 class Closing(Protocol):
@@ -52,11 +60,15 @@ class Input:
 
 
 class Output:
-    __slots__ = ("dialer", "link", "pauses", "sent", "target")
+    __slots__ = ("add", "dialer", "link", "max_item", "pauses", "sent", "target")
 
     def __init__(self, target: NodeId, link: OutputLink, dialer: Closing, sent: int) -> None:
         self.target = target
         self.link = link
         self.dialer = dialer
         self.sent = sent
+        self.add: Callable[[bytes], None] = (
+            link.session.add
+        )  # an item of at most `max_item`; the link is to schedule it
+        self.max_item = link.session.max_item
         self.pauses: tuple[ChannelId, ...] = ()

@@ -375,24 +375,25 @@ class Life:
     # ── what the process asks for ───────────────────────────────────────────────────────────────────────────────────
 
     def send(self, to: str, message: Any) -> None:
-        out = self._by_name.get(to)
-        if out is None:
-            raise self._no_channel(to)
+        try:
+            out = self._by_name[to]
+        except KeyError:
+            raise self._no_channel(to) from None
         item = encode_message(message)
-        if len(item) > out.link.session.max_item:
+        if len(item) > out.max_item:
             raise Misuse(
                 f"{self.name}: a {type(message).__name__} of {len(item):,} bytes is too large for one message.",
                 untouched="It was not sent.",
-                next=f"Send it in parts of at most {out.link.session.max_item:,} bytes.",
+                next=f"Send it in parts of at most {out.max_item:,} bytes.",
             )
         out.sent += 1
         if self.journal is not None:
             channel = ChannelId(out.link.name)
             self.journal.write(Sent(self.name, self.step, channel, out.sent, item_to_json(item)))
-        self._put(out, item)
-
-    def _put(self, out: Output, item: bytes) -> None:
-        out.link.send(item)
+        out.add(item)
+        link = out.link
+        if not link.scheduled:
+            link.schedule()
 
     def request_snapshot(self) -> None:
         self._owner.wants_snapshot()

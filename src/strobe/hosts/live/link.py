@@ -56,7 +56,7 @@ class Link:
         self._before_write = before_write
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._scheduled = False
+        self.scheduled = False
         self._reading = True
         self._was_congested = False
 
@@ -73,12 +73,16 @@ class Link:
     def send(self, item: bytes) -> None:
         """Takes the item; it leaves with all others of this turn of the event loop."""
         self.session.send(item)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self.flush)
+        if not self.scheduled:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """What was added leaves in this turn of the event loop."""
+        self.scheduled = True
+        self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        self._scheduled = False
+        self.scheduled = False
         transport = self._transport
         if transport is not None:
             data = self.session.take()

@@ -29,6 +29,8 @@ __all__ = ["WINDOW", "Session"]
 WINDOW: Final = 1 << 22
 _BATCH: Final = 1 << 17  # a frame is closed when it holds this many bytes
 _ROOM: Final = 64  # bytes of a frame that are not items
+_SMALL: Final = 256  # bytes of an item that many of are likely to fit into a frame
+_FEW: Final = 2000  # items that are likely to
 _HEAD: Final = 5  # bytes that an item needs besides its own
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -52,8 +54,10 @@ class Session:
         self.connected = False
         self.received = 0  # the last number that has come
         self._next = 1  # the number of the next item in a frame
+        self._fresh: list[bytes] = []  # taken, and not counted yet: counting each one alone would cost too much
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
+        self.add: Final = self._fresh.append  # `send`, for items that are known to fit
         self._frames: deque[_Sent] = deque()  # sent and not acknowledged, and behind them those to be sent again
         self._unacknowledged = 0  # bytes of them
         self._again = 0  # how many of `_frames`, from the right, are to be sent again
@@ -63,17 +67,18 @@ class Session:
 
     @property
     def congested(self) -> bool:
+        self._count()
         return self._unsent_bytes + self._unacknowledged > self.window
 
     @property
     def queued(self) -> int:
         """Items that have not been put into a frame."""
-        return len(self._unsent)
+        return len(self._unsent) + len(self._fresh)
 
     @property
     def idle(self) -> bool:
         """Whether the peer has everything."""
-        return not self._unsent and not self._frames
+        return not self._unsent and not self._fresh and not self._frames
 
     @property
     def unacknowledged(self) -> int:
@@ -84,8 +89,14 @@ class Session:
         """Takes an item, whatever the connection is at."""
         if len(item) > self.max_item:
             raise HostFault(f"An item of {len(item):,} bytes does not fit into a frame of {self.max_item:,}.")
-        self._unsent.append(item)
-        self._unsent_bytes += len(item) + _HEAD
+        self.add(item)
+
+    def _count(self) -> None:
+        fresh = self._fresh
+        if fresh:
+            self._unsent_bytes += sum(map(len, fresh)) + _HEAD * len(fresh)
+            self._unsent += fresh
+            fresh.clear()
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,9 +126,21 @@ class Session:
         if self._again:
             out += (sent.data for sent in list(self._frames)[-self._again :])
             self._again = 0
+        if self._fresh and not self._unsent and self._unacknowledged <= self.window:
+            self._pack_fresh(out)
+        self._count()
         while self._unsent and self._unacknowledged <= self.window:
             out.append(self._pack())
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def _pack_fresh(self, out: list[bytes]) -> None:
+        """As a rule all that was taken in a turn fits into one frame: then nothing needs to be counted."""
+        if len(self._fresh[-1]) <= _SMALL:
+            items = self._fresh[:_FEW]
+            body = _encode((self._next, items))
+            if len(body) <= self._batch:
+                del self._fresh[:_FEW]
+                out.append(self._close(items, body))
 
     def _pack(self) -> bytes:
         unsent = self._unsent
@@ -131,8 +154,11 @@ class Session:
                 items.append(unsent.popleft())
                 size += len(items[-1]) + _HEAD
             self._unsent_bytes -= size
+        return self._close(items, _encode((self._next, items)))
+
+    def _close(self, items: list[bytes], body: bytes) -> bytes:
         first = self._next
-        data = frame(Kind.DATA, _encode((first, items)))
+        data = frame(Kind.DATA, body)
         self._next += len(items)
         self._frames.append(_Sent(first, self._next - 1, data))
         self._unacknowledged += len(data)

@@ -23,6 +23,7 @@ from strobe.hosts.live.codec import (
 )
 from strobe.hosts.live.ends import Input, Output
 from strobe.hosts.live.life import Life
+from strobe.hosts.live.process import Process
 from strobe.hosts.live.udp import DatagramInput, DatagramOutput, Endpoint
 from strobe.model.errors import PeerFault
 from strobe.model.events import Received
@@ -71,11 +72,16 @@ class StampedLife(Life):
             self.look()
         return result
 
-    def _put(self, out: Output, item: bytes) -> None:
+    def join(self, process: Process, inputs: dict[ChannelId, Input], outputs: dict[ChannelId, Output]) -> None:
+        super().join(process, inputs, outputs)
+        for out in outputs.values():
+            out.add = partial(self._stamp, out)
+
+    def _stamp(self, out: Output, item: bytes) -> None:
         channel = ChannelId(out.link.name)
         for effect in self.machine.step(Sending(channel, item)):
             assert isinstance(effect, SendStamped)
-            out.link.send(stamped_item(item, out.sent, effect.stamp))
+            out.link.session.add(stamped_item(item, out.sent, effect.stamp))
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendCount):

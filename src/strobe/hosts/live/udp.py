@@ -125,7 +125,7 @@ class DatagramOutput:
         self._congestion = congestion
         self._before_write = before_write
         self._loop = asyncio.get_running_loop()
-        self._scheduled = False
+        self.scheduled = False
         self._was_congested = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -133,12 +133,16 @@ class DatagramOutput:
 
     def send(self, item: bytes) -> None:
         self.session.send(item)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self.flush)
+        if not self.scheduled:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """What was added leaves in this turn of the event loop."""
+        self.scheduled = True
+        self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        self._scheduled = False
+        self.scheduled = False
         if self._closed:
             return
         due = self.session.due(self._loop.time())
