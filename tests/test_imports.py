@@ -33,6 +33,7 @@ BELOW: dict[str, frozenset[str]] = {
     "hosts": frozenset(),
     **{host: frozenset({"model", "protocol", "verify", "store"}) for host in HOSTS},
     "web": frozenset({"model", "protocol", "verify", "store", *HOSTS}),
+    "testing": frozenset({"model", "hosts/spark"}),
     "cli": frozenset({"model", "protocol", "verify", "store", *HOSTS, "web"}),
     "strobe": frozenset({"model", "protocol", "verify", "store", *HOSTS}),
 }
