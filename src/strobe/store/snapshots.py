@@ -152,16 +152,23 @@ class SnapshotStore:
             place.on_point("store.dispose.after")
 
     def retire(
-        self, keep: int, protect: Iterable[SnapshotId] = (), *, older_than: datetime | None = None
+        self,
+        keep: int,
+        protect: Iterable[SnapshotId] = (),
+        *,
+        spare: Iterable[SnapshotId] = (),
+        older_than: datetime | None = None,
     ) -> tuple[SnapshotId, ...]:
         """Disposes of all but those that are protected, the newest `keep` of the others and, with `older_than`, those
-        that were completed since. Returns which, oldest first. A crash in between leaves the rest to the next call."""
+        that were completed since. Those to `spare` are counted, but not disposed of by this call. Returns which, oldest
+        first. A crash in between leaves the rest to the next call."""
         if keep < 1:
             raise Misuse(f"{keep} snapshots cannot be retained.", next="Retain one or more.")
         protected = set(protect)
         with self._going:
             counted = [snapshot for snapshot in self.list() if snapshot not in protected]
-            retired = tuple(s for s in counted[:-keep] if older_than is None or self._completed_before(s, older_than))
+            old = [s for s in counted[:-keep] if s not in set(spare)]
+            retired = tuple(s for s in old if older_than is None or self._completed_before(s, older_than))
             for snapshot in retired:
                 self.dispose(snapshot)
         return retired

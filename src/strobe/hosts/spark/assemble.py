@@ -53,6 +53,7 @@ class AssembledStage:
     result: DataFrame
     inputs: Mapping[NodeId, ChannelLog]
     output: ChannelWriter | None
+    contexts: tuple[SinkContext, ...] = ()  # of its sinks
 
     def sink_positions(self, snapshot: SnapshotId) -> dict[str, Json]:
         return {_sink_name(self.spec, i): sink.position(snapshot) for i, sink in enumerate(self.spec.sinks)}
@@ -90,10 +91,11 @@ def open_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome,
     stages = []
     for draft in drafts:
         spec = draft.spec
-        for sink, context in zip(spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
+        contexts = tuple(sink_contexts(pipeline.name, draft, home, base))
+        for sink, context in zip(spec.sinks, contexts, strict=True):
             sink.open(context)
         inputs = {read: writers[read].log for read in spec.inputs}
-        stages.append(AssembledStage(spec, draft.result, inputs, writers.get(spec.uid)))
+        stages.append(AssembledStage(spec, draft.result, inputs, writers.get(spec.uid), contexts))
     return stages
 
 
@@ -191,7 +193,8 @@ def sink_contexts(job: str, draft: DraftStage, home: JobHome, base: Path) -> lis
 
 
 def _sink_name(spec: StageSpec, index: int) -> str:
-    return f"{spec.uid}/{index}"
+    """By the sink's own uid if it has one, else by its place."""
+    return f"{spec.uid}/{spec.sinks[index].uid or index}"
 
 
 def _channel_path(home: JobHome, uid: NodeId) -> Path:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from strobe.hosts.spark import faults
+from strobe.hosts.spark.decisions import Decisions
 from strobe.hosts.spark.messages import (
     AbortSnapshot,
     Acknowledge,
@@ -101,6 +102,9 @@ class SnapshotWriter:
     def dispose(self, snapshot: SnapshotId) -> None:
         """Delete a checkpoint that is past its retention."""
 
+    def settled(self) -> None:
+        """Every sink has committed a checkpoint: what was kept for its sake can go."""
+
     def trim(self) -> None:
         """After a completion and its disposals: channels may let go of what nobody needs."""
 
@@ -126,7 +130,12 @@ class _Written:
     failure: str | None
 
 
-_Item: TypeAlias = ToCoordinator | _Request | _Written | AbortRequested | None
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    snapshot: SnapshotId
+
+
+_Item: TypeAlias = ToCoordinator | _Request | _Written | _Settled | AbortRequested | None
 
 
 class CoordinatorHost:
@@ -141,6 +150,7 @@ class CoordinatorHost:
         tell: Callable[[NodeId, ToAgent], None],
         fail_job: Callable[[str], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        decisions: Decisions | None = None,
     ) -> None:
         self._machine = Coordinator(upstream, settings, next_snapshot=next_snapshot, retained=retained)
         self._nodes = tuple(upstream)
@@ -148,6 +158,7 @@ class CoordinatorHost:
         self._tell = tell
         self._fail_job = fail_job
         self._on_progress = on_progress
+        self._decisions = decisions or Decisions()
         self._queue: queue.Queue[_Item] = queue.Queue()
         self._gathering: dict[SnapshotId, _Gathering] = {}
         self._waiting: dict[str, queue.Queue[Reply]] = {}
@@ -198,6 +209,9 @@ class CoordinatorHost:
 
     def post(self, message: ToCoordinator) -> None:
         self._queue.put(message)
+
+    def settled(self, snapshot: SnapshotId) -> None:
+        self._queue.put(_Settled(snapshot))
 
     def abort(self, snapshot: SnapshotId, reason: str) -> None:
         self._queue.put(AbortRequested(snapshot, reason))
@@ -277,6 +291,8 @@ class CoordinatorHost:
                 self._step(ManifestWritten(item.snapshot))
             else:
                 self._step(ManifestFailed(item.snapshot, item.failure))
+        elif isinstance(item, _Settled):
+            self._retire(self._writer.settled)
         elif isinstance(item, AbortRequested):
             self._step(item)
 
@@ -295,6 +311,11 @@ class CoordinatorHost:
             faults.point("snapshot.all-acknowledged")
             gathering = self._gathering[effect.snapshot]
             gathering.progress = _with_figures(gathering)
+            try:
+                self._decisions.decide(effect.snapshot, gathering.parts.values())
+            except StrobeError as error:
+                self._queue.put(_Written(effect.snapshot, str(error)))
+                return
             writing = threading.Thread(
                 target=self._write, args=(effect.snapshot, gathering), name=f"manifest-{effect.snapshot}", daemon=True
             )
@@ -307,15 +328,14 @@ class CoordinatorHost:
             faults.point("snapshot.announced")
         elif isinstance(effect, AnnounceAbort):
             self._finish(effect.snapshot, "failed", effect.reason)
+            self._decisions.abandon(effect.snapshot, effect.reason)
             for node in self._nodes:
                 self._tell(node, AbortSnapshot(effect.snapshot, effect.reason))
             self._writer.aborted(effect.snapshot)
         elif isinstance(effect, Dispose):
             faults.point("snapshot.disposing")
-            try:
-                self._writer.dispose(effect.snapshot)
-            except StrobeError as error:
-                _log.warning("checkpoint %d could not be disposed of: %s", effect.snapshot, error)
+            snapshot = effect.snapshot
+            self._retire(lambda: self._writer.dispose(snapshot))
             faults.point("snapshot.disposed")
         elif isinstance(effect, Reply):
             waiting = self._waiting.pop(effect.request, None)
@@ -332,6 +352,7 @@ class CoordinatorHost:
         self._gathering[snapshot] = _Gathering(progress, time.monotonic())
         self._report(progress, self._gathering[snapshot])
         try:
+            self._decisions.begin(snapshot)
             self._writer.reserve(snapshot, trigger.kind)
         except StrobeError as error:
             # No room for the id: nobody is told, and the first stage declines. Later, since a machine takes one input
@@ -348,6 +369,12 @@ class CoordinatorHost:
             self._tell(node, StartSnapshot(snapshot, trigger.kind))
             faults.point("snapshot.triggered", node)
 
+    def _retire(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except StrobeError as error:
+            _log.warning("checkpoints could not be disposed of: %s", error)
+
     def _trim(self) -> None:
         try:
             self._writer.trim()
@@ -363,6 +390,10 @@ class CoordinatorHost:
         except Exception as error:
             _log.exception("the manifest of snapshot %d could not be written", snapshot)
             failure = f"{type(error).__name__}: {error}"
+        if failure is None:
+            self._decisions.logged(snapshot)
+        else:
+            self._decisions.failed(snapshot, failure)
         self._queue.put(_Written(snapshot, failure))
 
     def _finish(self, snapshot: SnapshotId, status: str, reason: str) -> None:

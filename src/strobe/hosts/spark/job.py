@@ -25,6 +25,7 @@ from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.api import actions
 from strobe.hosts.spark.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.commits import Commits, PreparingUploads
 from strobe.hosts.spark.config import RetentionOnCancel
 from strobe.hosts.spark.control import ControlServer
 from strobe.hosts.spark.coordinator_host import CoordinatorHost, utc_now
@@ -42,6 +43,7 @@ from strobe.hosts.spark.restore_plan import RestoreOptions
 from strobe.hosts.spark.resume import bring_up
 from strobe.hosts.spark.savepoints import SnapshotStores
 from strobe.hosts.spark.session import check_settings, spark_session
+from strobe.hosts.spark.sink_start import explain_doubt, sink_works
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.hosts.spark.stage_files import stage_checkpoint, start_positions
 from strobe.hosts.spark.uploads import PartUploads
@@ -58,6 +60,7 @@ _log = logging.getLogger("strobe.job")
 DEFAULT_MASTER = "local[*]"
 DEFAULT_PARTITIONS = 2
 _REST_POLL = 0.1
+SETTLE_PATIENCE = float(os.environ.get("STROBE_SETTLE_PATIENCE", "60"))  # seconds for sinks to commit at the end
 _GOODBYE = 2.0  # seconds for the last answers of the control API
 
 
@@ -168,10 +171,14 @@ class Job:
         self._stores = SnapshotStores(self.store, home)
         state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
         self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions)
+        self._commits = Commits(home.memory.incarnation, lambda snapshot: self._coordinator.settled(snapshot))  # noqa: PLW0108
+        drop = self.options.allow_non_restored_state
+        self._sinks = sink_works(stages, home, self._commits, self._fail, drop=drop)
         self._writer = ManifestWriter(
             pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
             lambda stage, producer: self._agents[stage].consumed(producer),
+            lambda: self._commits.unsettled,
         )  # fmt: skip
         self._coordinator = CoordinatorHost(
             {uid: spec.reads for uid, spec in pipeline.stages.items()},
@@ -181,6 +188,7 @@ class Job:
             writer=self._writer,
             tell=self._tell,
             fail_job=self._fail,
+            decisions=self._commits,
         )
         self._drain = Drain(pipeline.order(), self._runners, self._over_as)
         self.orders = Orders(
@@ -191,6 +199,7 @@ class Job:
             self._add(stage)
         for runner in self._runners.values():
             runner.check()
+        self._commits.open((w for works in self._sinks.values() for w in works), self._writer.manifests())
         self._coordinator.start()
         self._start_stages()
         with self._ending:
@@ -223,7 +232,7 @@ class Job:
             mode=config.barrier_mode,
             alignment_timeout=config.alignment_timeout,
             limits=Limits(spec.max_rows_per_batch, spec.max_bytes_per_batch),
-            uploads=self._uploads,
+            uploads=PreparingUploads(self._uploads, self._sinks),
             post=self._coordinator.post,
             sink_positions=stage.sink_positions,
         )
@@ -239,6 +248,7 @@ class Job:
             newest=lambda: self._coordinator.newest,
             on_failed=lambda runner, why: self._fail(f"stage {runner.spec.uid!r} failed for good: {why}", started=True),
             on_fenced=self._fenced,
+            has_batch=lambda sink, n: any(w.sink is sink and n <= w.boundary for w in self._sinks.get(spec.uid, ())),
         )
 
     # ── what people ask ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,6 +308,7 @@ class Job:
             failures_in_a_row=self._coordinator.failures_in_a_row,
             checkpoints=history,
             error=self.error,
+            sinks=self._commits.status(),
         )
 
     def _stage_status(self, runner: StageRunner) -> StageStatus:
@@ -373,7 +384,10 @@ class Job:
                     _log.warning("the last checkpoint failed: %s", error.what)
                     calm = 0
                     continue
-                self._finish(JobState.FINISHED)
+                if self._commits.settle(SETTLE_PATIENCE):
+                    self._finish(JobState.FINISHED)
+                else:
+                    self._finish(JobState.FAILED, explain_doubt(self.name, self._commits.in_doubt()))
                 return
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -392,8 +406,8 @@ class Job:
                 _log.error("job %s failed: %s", self.name, reason)
             try:
                 self._shut_down()
-                if delete:
-                    for snapshot in self.store.list():
+                for snapshot in self.store.list() if delete else ():
+                    if snapshot not in self._commits.unsettled:
                         self.store.dispose(snapshot)
             finally:
                 self._end(state, reason)
@@ -410,6 +424,9 @@ class Job:
         if hasattr(self, "_uploads"):
             self._uploads.shutdown()
             self._stores.settle()
+            doubt = self._commits.close(0 if self.state is JobState.FAILED else SETTLE_PATIENCE)
+            if doubt:
+                _log.warning("%s", explain_doubt(self.name, doubt))
         for runner in self._runners.values():
             for sink in runner.spec.sinks:
                 sink.close()

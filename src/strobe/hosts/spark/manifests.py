@@ -39,14 +39,18 @@ class ManifestWriter(SnapshotWriter):
         stores: SnapshotStores,
         channels: Mapping[NodeId, ChannelWriter],
         consumed: Callable[[NodeId, NodeId], int],
+        unsettled: Callable[[], frozenset[SnapshotId]] = frozenset,
     ) -> None:
-        """`consumed(stage, producer)` is the position up to which the stage will not read the producer again."""
+        """`consumed(stage, producer)` is the position up to which the stage will not read the producer again.
+        `unsettled` are complete snapshots that some sink has not committed yet: they stay until it has."""
         self._pipeline = pipeline
         self._home = home
         self._stores = stores
         self._store = stores.checkpoints
         self._channels = channels
         self._consumed = consumed
+        self._unsettled = unsettled
+        self._spared = False  # something stays that is past its retention
         self._lock = threading.Lock()
         self._retained: dict[SnapshotId, Manifest | None] = {}  # None: it cannot be read
         for snapshot in self._store.list():
@@ -96,14 +100,26 @@ class ManifestWriter(SnapshotWriter):
         too young then, or left by a crash, goes when its time has come."""
         config = self._pipeline.checkpoint
         age = config.retained_age
+        unsettled = self._unsettled()
+        self._spared = bool(unsettled)
         gone = self._store.retire(
             config.retained,
             self._home.memory.pinned,
+            spare=unsettled,
             older_than=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
         )
         with self._lock:
             for each in gone:
                 self._retained.pop(each, None)
+
+    def settled(self) -> None:
+        if self._spared:
+            self.dispose(SnapshotId(0))
+
+    def manifests(self) -> tuple[Manifest, ...]:
+        """Of all complete checkpoints that can be read."""
+        with self._lock:
+            return tuple(m for m in self._retained.values() if m is not None)
 
     def trim(self) -> None:
         """Let go of rows that every consumer, and every retained snapshot, is past."""

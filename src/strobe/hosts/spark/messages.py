@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol.committing import Prepared as Vote
 from strobe.protocol.coordination import Kind
 from strobe.store.manifest import InFlight, NodeRecord, Prepared
 
@@ -48,12 +49,14 @@ ToAgent: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete | StopAt
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """A stage's part of a snapshot, durable. `barrier` is where its own barrier is; `in_flight` is by producer."""
+    """A stage's part of a snapshot, durable. `barrier` is where its own barrier is; `in_flight` is by producer. `votes`
+    are those of its sinks that deliver on snapshot."""
 
     record: NodeRecord
     barrier: int | None
     in_flight: Mapping[NodeId, InFlight] = field(default_factory=dict)
     sinks: Mapping[str, tuple[Prepared, ...]] = field(default_factory=dict)
+    votes: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

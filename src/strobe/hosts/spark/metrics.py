@@ -9,7 +9,10 @@ from typing import Any
 from strobe.hosts.spark.coordinator_host import Progress
 from strobe.protocol.coordination import Kind
 
-__all__ = ["JobStatus", "StageStatus", "progress_from_json", "progress_json", "stage_from_json", "status_json"]
+__all__ = [
+    "JobStatus", "SinkStatus", "StageStatus", "progress_from_json", "progress_json", "sink_from_json",
+    "stage_from_json", "status_json",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,19 @@ class StageStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """A sink that delivers on snapshot: parts `in_doubt` are named by a complete snapshot and not yet known to be
+    visible, those `prepared` wait for one. `failures` in a row to do what is due, and why."""
+
+    sink: str
+    where: str
+    in_doubt: int
+    prepared: int
+    failures: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     job: str
     state: str
@@ -42,6 +58,7 @@ class JobStatus:
     failures_in_a_row: int
     checkpoints: tuple[Progress, ...] = field(default=())
     error: str = ""
+    sinks: tuple[SinkStatus, ...] = field(default=())
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:
@@ -56,8 +73,13 @@ def stage_from_json(value: Mapping[str, Any]) -> StageStatus:
     return StageStatus(**value)
 
 
+def sink_from_json(value: Mapping[str, Any]) -> SinkStatus:
+    return SinkStatus(**value)
+
+
 def status_json(status: JobStatus) -> dict[str, Any]:
     value = asdict(status)
     value["checkpoints"] = [progress_json(p) for p in status.checkpoints]
     value["stages"] = [asdict(s) for s in status.stages]
+    value["sinks"] = [asdict(s) for s in status.sinks]
     return value

@@ -70,7 +70,9 @@ class StageRunner:
         newest: Callable[[], SnapshotId],
         on_failed: Callable[[StageRunner, str], None],
         on_fenced: Callable[[str], None],
+        has_batch: Callable[[Sink, int], bool] = lambda sink, batch: False,
     ) -> None:
+        """`has_batch`: whether a sink has a batch for good, so that it must not come again."""
         self.spec = spec
         self.agent = agent
         self.output = output
@@ -86,6 +88,7 @@ class StageRunner:
         self._newest = newest
         self._on_failed = on_failed
         self._on_fenced = on_fenced
+        self._has_batch = has_batch
         self._query: StreamingQuery | None = None
         self._life = 0
         self._failures = 0
@@ -416,7 +419,8 @@ class StageRunner:
         try:
             for sink in sinks:
                 self.agent.check_live(batch_id)
-                sink.write(batch, batch_id)
+                if not self._has_batch(sink, batch_id):
+                    sink.write(batch, batch_id)
         finally:
             if len(sinks) > 1:
                 batch.unpersist()

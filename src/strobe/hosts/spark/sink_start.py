@@ -1,0 +1,108 @@
+"""Bringing up the sinks that deliver on snapshot: one ledger and one participant each, before any stage starts.
+
+A sink with parts in doubt must not vanish from the file unnoticed, nor become another kind of sink: its rows are staged
+and prepared, and nobody else can make them visible.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from strobe.hosts.spark import spark_checkpoint
+from strobe.hosts.spark.assemble import AssembledStage
+from strobe.hosts.spark.commits import Commits
+from strobe.hosts.spark.connectors.base import Delivery, Sink, TransactionalSink
+from strobe.hosts.spark.coordinator_host import utc_now
+from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.sink_ledger import Entry, SinkLedger, read_ledgers
+from strobe.hosts.spark.sink_work import SinkWork
+from strobe.hosts.spark.stage_files import stage_checkpoint
+from strobe.model.errors import Misuse
+from strobe.model.ids import NodeId
+from strobe.store.manifest import NOTHING
+
+__all__ = ["delivers_on_snapshot", "explain_doubt", "sink_works"]
+
+_log = logging.getLogger("strobe.sinks")
+
+
+def delivers_on_snapshot(sink: Sink) -> bool:
+    return isinstance(sink, TransactionalSink) and sink.delivery is Delivery.ON_SNAPSHOT
+
+
+def sink_works(
+    stages: Sequence[AssembledStage],
+    home: JobHome,
+    commits: Commits,
+    broken: Callable[[str], None],
+    *,
+    drop: bool = False,
+) -> dict[NodeId, tuple[SinkWork, ...]]:
+    """The work of each stage's sinks, not yet open. Misuse if parts of a sink are in doubt that the file does not have
+    any more; with `drop` they are left as they are."""
+    works: dict[NodeId, tuple[SinkWork, ...]] = {}
+    for stage in stages:
+        found = []
+        for sink, context in zip(stage.spec.sinks, stage.contexts, strict=True):
+            if isinstance(sink, TransactionalSink) and delivers_on_snapshot(sink):
+                ledger = SinkLedger(home, context.name, utc_now)
+                _check_kind(sink, context.name, ledger)
+                committed = spark_checkpoint.last_committed(stage_checkpoint(home, stage.spec.uid))
+                ledger.open(
+                    type(sink).__name__, context.timeline, NOTHING if committed is None else committed, context.staging
+                )
+                found.append(
+                    SinkWork(
+                        sink, context, ledger,
+                        guard=home.check_owner, post=commits.post, wanted=commits.wanted, broken=broken,
+                    )
+                )  # fmt: skip
+        if found:
+            works[stage.spec.uid] = tuple(found)
+    _check_gone(home.home, home.job, {work.name for each in works.values() for work in each}, drop=drop)
+    return works
+
+
+def explain_doubt(job: str, entries: Sequence[Entry]) -> str:
+    """One sentence for the end of a job that leaves something in doubt."""
+    sinks = ", ".join(dict.fromkeys(e.handle.rpartition("/")[0].rpartition("/")[0].partition("/")[2] for e in entries))
+    return (
+        f"{len(entries)} part(s) of {sinks} are prepared and not yet known to be visible. Nothing is lost: the next "
+        f"`strobe run` makes them visible; `strobe transactions {job}` shows them, and what can be done by hand."
+    )
+
+
+def _check_kind(sink: Sink, name: str, ledger: SinkLedger) -> None:
+    if ledger.is_new or not ledger.entries:
+        return
+    was, now = ledger.ledger.kind, type(sink).__name__
+    if was != now:
+        raise Misuse(
+            f"Sink {name!r} was a {was} and is a {now} now, but parts of it are still in doubt: "
+            f"{', '.join(e.handle for e in ledger.entries)}.",
+            untouched="Nothing was started.",
+            next="Run the file as it was until they are settled. If the order in to=[…] has changed, give each sink a "
+            'uid: DeltaSink(…).named("gold").',
+        )
+    where = sink.describe()
+    for entry in ledger.entries:
+        if entry.where != where:
+            _log.warning("%s: %s was prepared for %s; it will go to %s", name, entry.handle, entry.where, where)
+
+
+def _check_gone(home: Path, job: str, present: set[str], *, drop: bool) -> None:
+    for name, ledger in read_ledgers(home, job).items():
+        if name in present or not ledger.entries:
+            continue
+        handles = ", ".join(e.handle for e in ledger.entries)
+        if not drop:
+            raise Misuse(
+                f"Sink {name!r} of job {job!r} is not in the file any more, or does not deliver on snapshot any more, "
+                f"but parts of it are still in doubt: {handles}.",
+                untouched="Nothing was started, and its rows are staged as they were.",
+                next=f"Put it back until they are settled, or leave them for good with --allow-non-restored-state; "
+                f"`strobe transactions {job}` says what can be done by hand.",
+            )
+        _log.warning("sink %s is not in the file any more; left as they are: %s", name, handles)

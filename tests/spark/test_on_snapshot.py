@@ -1,0 +1,96 @@
+"""Sinks that deliver on snapshot, in whole jobs: rows are visible when a snapshot that has them is complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import strobe
+from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.sink_ledger import PartState, read_ledgers
+from strobe.model.ids import NodeId
+from tests.spark.jobs import eventually, finish
+from tests.spark.two_phase import add_file, calls, numbers, visible
+
+pytestmark = pytest.mark.spark
+
+
+def ids(place: Path) -> list[int]:
+    return [int(str(row["id"])) for row in visible(place)]
+
+
+def await_rows(job: strobe.Job, rows: int) -> None:
+    """Until so many rows have come through, and the sink's stage rests."""
+    source, gold = (job.runners[NodeId(uid)] for uid in ("source", "gold"))
+    eventually(lambda: source.rows_out >= rows and gold.agent.idle, f"{rows} rows", job)
+
+
+def test_rows_become_visible_with_the_checkpoint_that_contains_them(tmp_path: Path, spark: SparkSession) -> None:
+    add_file(tmp_path / "in", 0)
+    pipeline = numbers(tmp_path / "in", "out", bounded=False)
+    job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    await_rows(job, 5)
+    assert ids(tmp_path / "out") == []
+    first = job.checkpoint()
+    eventually(lambda: ids(tmp_path / "out") == list(range(5)), "the first part", job)
+    assert [name for name, _ in calls(tmp_path / "out")] == ["open", "prepare", "commit"]
+    add_file(tmp_path / "in", 1)
+    await_rows(job, 10)
+    job.checkpoint()
+    eventually(lambda: ids(tmp_path / "out") == list(range(10)), "the second part", job)
+    job.cancel()
+    ledger = read_ledgers(tmp_path / "home", "numbers")["gold/0"]
+    assert ledger.entries == ()
+    assert [e.state for e in ledger.done] == [PartState.COMMITTED] * 2
+    assert ledger.done[0].handle == f"numbers/gold/0/1/{first}"
+
+
+def test_a_job_that_ends_has_made_everything_visible(tmp_path: Path, spark: SparkSession) -> None:
+    for number in range(3):
+        add_file(tmp_path / "in", number)
+    job = start_job(numbers(tmp_path / "in", "out"), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    finish(job)
+    assert sorted(ids(tmp_path / "out")) == list(range(15))
+    assert job.status().sinks[0].in_doubt == 0
+
+
+def test_a_refusal_fails_the_snapshot_and_the_next_one_has_the_rows(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/refuse").write_text("row 3 has no name")
+    add_file(tmp_path / "in", 0)
+    pipeline = numbers(tmp_path / "in", "out", bounded=False, tolerable_failures=3)
+    job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    await_rows(job, 5)
+    with pytest.raises(strobe.Failed, match="row 3 has no name"):
+        job.checkpoint()
+    assert ids(tmp_path / "out") == []
+    (tmp_path / "out/refuse").unlink()
+    job.checkpoint()
+    eventually(lambda: ids(tmp_path / "out") == list(range(5)), "the rows", job)
+    job.cancel()
+
+
+def test_a_commit_that_fails_is_tried_until_it_succeeds_and_snapshots_go_on(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/down").touch()
+    add_file(tmp_path / "in", 0)
+    pipeline = numbers(tmp_path / "in", "out", bounded=False)
+    job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    await_rows(job, 5)
+    first = job.checkpoint()
+    eventually(lambda: job.status().sinks[0].failures > 1, "attempts", job)
+    assert "the system is down" in job.status().sinks[0].error
+    add_file(tmp_path / "in", 1)
+    await_rows(job, 10)
+    second = job.checkpoint()
+    assert job.store.list() == (first, second), "a decision that is not settled must be kept"
+    assert ids(tmp_path / "out") == []
+    (tmp_path / "out/down").unlink()
+    eventually(lambda: ids(tmp_path / "out") == list(range(10)), "both parts", job)
+    eventually(lambda: job.store.list() == (second,), "the settled one goes by retention", job)
+    assert job.status().sinks[0].failures == 0
+    job.cancel()
