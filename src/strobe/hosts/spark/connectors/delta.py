@@ -1,30 +1,43 @@
-"""A Delta table as a sink: append, or upsert by key. Visible after each micro-batch, each batch once.
+"""A Delta table as a sink: append, or upsert by key; visible after each micro-batch, or when a snapshot is complete.
 
-*Append* commits like a channel does: Spark writes the Parquet files, one atomic log entry with an app transaction makes
-them visible. *Upsert* merges the batch into the table by key in one commit that carries the same app transaction; of
-several rows with one key in a batch, which one wins would be chance, so that is an error unless they are the same.
+*Append* to a plain table commits like a channel does: Spark writes the Parquet files, one atomic log entry with an app
+transaction makes them visible. *Upsert*, partitions, and tables with constraints go through `deltalake`, in one commit
+that carries an app transaction too. A batch, or part, is there once, and a driver that was given up is refused.
 
-*Fencing.* An appending sink is fenced like a channel. An upserting one notes its incarnation at each start, in a commit
-that carries the same app transaction as batches do: a merge that an older driver has begun before then conflicts with
-it, and one that it begins later finds the higher incarnation.
+*On snapshot*, batches are staged as Parquet files in the job's home. A part is looked at when it is prepared, and is
+one commit of the table when its snapshot is complete: appended as it is, by linking the staged files into the table, or
+merged, the newest row of each key. The app transaction's version is the last batch that the table has, in both modes.
+
+Of several different rows with one key in a batch, which one wins would be chance: they are rejected.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from strobe.hosts.spark.channel import ChannelWriter
+from strobe.hosts.spark.channel import DATA, ChannelWriter, table_schema
+from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors import delta_restore
-from strobe.hosts.spark.connectors.base import Sink, SinkContext, SinkFate, SinkOutlook
+from strobe.hosts.spark.connectors.base import Delivery, Part, SinkContext, SinkFate, SinkOutlook, TransactionalSink
+from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
+from strobe.hosts.spark.connectors.delta_rows import RowRules, newest_by_key
+from strobe.hosts.spark.connectors.delta_table import FencedTable, app_of, create_table, is_plain, set_properties
+from strobe.hosts.spark.connectors.staging import Staging
 from strobe.hosts.spark.writer import write_batch
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Fenced, Misuse
+from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import SnapshotId
 
 if TYPE_CHECKING:
@@ -32,85 +45,250 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink"]
 
-_FENCE_TRIES: Final = 10
 
-
-class DeltaSink(Sink):
+class DeltaSink(TransactionalSink):
     """`DeltaSink("out/balances")` appends; `DeltaSink("out/balances", key="account")` upserts by key."""
 
-    def __init__(self, path: str, *, key: str | Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        key: str | Iterable[str] = (),
+        delivery: str = "on_batch",
+        partition_by: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
+        """`delivery` is "on_batch" or "on_snapshot". `partition_by` and `properties` are for the table when it is made;
+        properties are also set on one that exists. `dead_letters` takes rows that the table does not."""
+        if delivery not in {d.value for d in Delivery}:
+            raise Misuse(f"DeltaSink: delivery={delivery!r} is not one of {', '.join(d.value for d in Delivery)}.")
         self.path = path
         self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        self.properties = dict(properties or {})
+        self.dead_letters = dead_letters
+        self._delivery = Delivery(delivery)
         self._writer: ChannelWriter | None = None
+        self._table: FencedTable | None = None
+        if not all(isinstance(x, str) for pair in self.properties.items() for x in pair):
+            raise Misuse(f"DeltaSink({path!r}): properties are strings by name, not {self.properties!r}.")
+
+    @property
+    def delivery(self) -> Delivery:
+        return self._delivery
+
+    @property
+    def rejected(self) -> int:
+        """Rows in the dead-letter table."""
+        return self._letters.count
 
     def describe(self) -> str:
         how = f"upsert by {', '.join(self.key)}" if self.key else "append"
-        return f"Delta table {self.path} ({how})"
+        when = ", on snapshot" if self._delivery is Delivery.ON_SNAPSHOT else ""
+        return f"Delta table {self.path} ({how}{when})"
 
     def place(self) -> str:
         return os.path.normpath(self.path)
 
-    def last_batch(self) -> int | None:
-        if self._writer is not None:
-            return self._writer.log.last_batch(self._context.timeline)
-        last = self._table.transaction_version(self._app)
-        return None if last is None or last < 0 else int(last)
-
-    @property
-    def _app(self) -> str:
-        return f"strobe/{self._context.job}/{self._context.name}/{self._context.timeline}"
+    # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, context: SinkContext) -> None:
         self._context = context
-        where = self._where = self._place(context)
+        self._where = self._place(context)
+        self._check(context)
+        what = f"{self.describe()} of stage {context.stage!r}"
+        self._writer, self._table = None, None
+        try:
+            self._letters = Letters(self.dead_letters, context, self.describe())
+            schema = context.schema if self.key else channel_schema(context.schema, context.stage)
+            if self.key or self.partition_by or self.properties:
+                create_table(self._where, schema, self.partition_by, self.properties)
+                set_properties(self._where, self.properties)
+            there = DeltaTable.is_deltatable(str(self._where))
+            if self.key or (there and not self._is_plain(self._where, context)):
+                self._table = FencedTable(self._where, context, self.describe())
+                self._rules = RowRules(self._table.table, context, self.key, self.describe())
+                self._check_partitions(self._table.table)
+            else:
+                self._writer = self._plain(context)
+        except (DeltaError, OSError) as error:
+            raise Failed(f"{what} cannot be opened: {error}") from error
+        self._staging = Staging(context)
+        self._version = self._head()
+        self._through = self._newest()
+
+    def _check(self, context: SinkContext) -> None:
         if context.output_mode == "complete":
             raise Misuse(
                 f"Stage {context.stage!r} has output_mode 'complete', which replaces the whole table at each batch; "
                 f"{self.describe()} takes rows.",
                 next="Use output_mode='update' with a key.",
             )
-        if not self.key:
-            self._writer = ChannelWriter(
-                where,
-                context.schema,
-                job=context.job,
-                producer=context.stage,
-                timeline=context.timeline,
-                incarnation=context.incarnation,
-            )
-            return
-        missing = [k for k in self.key if k not in context.schema.names]
-        if missing:
+        for option, names in (("key", self.key), ("partition_by", self.partition_by)):
+            missing = [name for name in names if name not in context.schema.names]
+            if missing:
+                raise Misuse(
+                    f"Stage {context.stage!r} writes to {self.describe()}, but it has no column {', '.join(missing)} "
+                    f"({option}).",
+                    next=f"Its columns are: {', '.join(context.schema.names)}.",
+                )
+
+    def _check_partitions(self, table: DeltaTable) -> None:
+        there = tuple(table.metadata().partition_columns)
+        if self.partition_by and there != self.partition_by:
             raise Misuse(
-                f"Stage {context.stage!r} writes to {self.describe()}, but it has no column {', '.join(missing)}.",
-                next=f"Its columns are: {', '.join(context.schema.names)}.",
+                f"{self.describe()} is to be partitioned by {', '.join(self.partition_by)}, but the table is "
+                f"{'partitioned by ' + ', '.join(there) if there else 'not partitioned'}.",
+                untouched="The table is unchanged.",
+                next="Leave partition_by out, or write to another table.",
             )
-        try:
-            where.mkdir(parents=True, exist_ok=True)
-            if not DeltaTable.is_deltatable(str(where)):
-                DeltaTable.create(str(where), Schema.from_json(context.schema.json()), mode="ignore")
-            self._table = DeltaTable(str(where))
-            self._check_fence()
-            self._put_up_fence()
-        except (DeltaError, OSError) as error:
-            raise Failed(f"{self.describe()} of stage {context.stage!r} cannot be opened: {error}") from error
+
+    def _is_plain(self, where: Path, context: SinkContext) -> bool:
+        same = table_schema(where) == channel_schema(context.schema, context.stage)
+        return not self.key and same and is_plain(where)
+
+    def _plain(self, context: SinkContext, cut_to: int | None = None) -> ChannelWriter:
+        return ChannelWriter(
+            self._place(context), context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
+            incarnation=context.incarnation, cut_to=cut_to,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    # ── on batch ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        if self._writer is not None:
+        if self._delivery is Delivery.ON_SNAPSHOT:
+            self._staging.write(batch, batch_id)
+        elif self._writer is not None:
             write_batch(batch, batch_id, self._writer)
+        else:
+            self._write_table(batch, batch_id)
+        self._through = max(self._through, batch_id)
+
+    def _write_table(self, batch: DataFrame, batch_id: int) -> None:
+        table = self._deltalake
+        if table.has(batch_id):
             return
-        self._upsert(batch, batch_id)
+        rows, rejected = self._rules.split(batch.toArrow(), batch_id)
+        self._letters.put(rejected, batch_id)
+        if rows.num_rows:
+            self._publish(rows, batch_id, f"Batch {batch_id} of stage {self._context.stage!r}")
+
+    def _publish(self, rows: pa.Table, through: int, about: str) -> None:
+        if self.key:
+            self._deltalake.merge(rows, self.key, through, about)
+        else:
+            self._deltalake.append(rows, through, about)
+
+    @property
+    def _deltalake(self) -> FencedTable:
+        assert self._table is not None
+        return self._table
+
+    # ── on snapshot ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self, part: Part) -> Json:
+        rejected: list[Rejected] = []
+        if self._table is not None:
+            for _, bad in self._batches(part):
+                rejected += bad
+        elif self._staging.missing(part):
+            self._staging.files(part)  # says which
+        self._letters.hold(part, rejected)
+        return {"rejected": len(rejected)}
+
+    def commit(self, part: Part, prepared: Json) -> None:
+        if not self._has(part.through):
+            self._letters.release(part)
+            if self._writer is not None:
+                self._link(part, self._writer)
+            else:
+                self._commit_table(part)
+        self._version = self._head()
+        self._letters.drop(part)
+        self._staging.forget(part)
+
+    def abort(self, part: Part, prepared: Json) -> None:
+        self._letters.drop(part)
+        staged = self._context.staging.with_name(f"t{part.timeline}")
+        Staging(replace(self._context, staging=staged), sweep=False).forget(part)
+
+    def by_hand(self, part: Part) -> str:
+        return (
+            f"It is visible if {self._where} has the transaction {app_of(self._context)!r} at {part.through} or more."
+        )
+
+    def _batches(self, part: Part) -> Iterable[tuple[pa.Table, list[Rejected]]]:
+        for batch in range(part.after + 1, part.through + 1):
+            files = self._staging.files(replace(part, after=batch - 1, through=batch))
+            if files:
+                yield self._rules.split(pa.concat_tables([pq.read_table(f, partitioning=None) for f in files]), batch)
+
+    def _commit_table(self, part: Part) -> None:
+        about = f"Snapshot {part.snapshot}'s part of stage {self._context.stage!r}"
+        batches = [rows for rows, _ in self._batches(part) if rows.num_rows]
+        if not batches:
+            self._deltalake.mark(part.through, about)
+        elif self.key:
+            self._publish(newest_by_key(batches, self.key), part.through, about)
+        else:
+            self._publish(pa.concat_tables(batches), part.through, about)
+
+    def _link(self, part: Part, writer: ChannelWriter) -> None:
+        """The staged files become files of the table: nothing is written anew."""
+        place = f"{DATA}/{part.timeline}/{part.through}-{uuid.uuid4().hex[:8]}"
+        files = []
+        for number, file in enumerate(self._staging.files(part)):
+            path = f"{place}/{number:05d}.parquet"
+            (writer.path / place).mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(file, writer.path / path)
+            except OSError:  # another disk
+                shutil.copyfile(file, writer.path / path)
+            files.append(DataFile(path, pq.read_metadata(file).num_rows, file.stat().st_size))
+        writer.append(files, part.through, even_if_empty=True)
+        writer.sync(writer.log.head)
+
+    def _has(self, through: int) -> bool:
+        return self._writer.has_batch(through) if self._writer is not None else self._deltalake.has(through)
+
+    # ── where it stands ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def last_batch(self) -> int | None:
+        newest = self._newest()
+        return None if newest < 0 else newest
+
+    def _newest(self) -> int:
+        staged = self._staging.last_batch() if self._delivery is Delivery.ON_SNAPSHOT else None
+        if self._writer is not None:
+            written = self._writer.log.last_batch(self._context.timeline)
+        else:
+            written = self._deltalake.last()
+        return max(-1 if written is None else written, -1 if staged is None else staged)
+
+    def _head(self) -> int:
+        return self._writer.log.head if self._writer is not None else self._deltalake.version
 
     def position(self, snapshot: SnapshotId) -> Json:
-        if self._writer is not None:
-            return {"path": str(self._where), "version": self._writer.log.head}
-        return {"path": str(self._where), "version": self._table.version()}
+        """The table's version; on snapshot also what tells the commit that will make the rest visible."""
+        letters = self._letters.position(self._through)
+        if self._delivery is Delivery.ON_BATCH:
+            return {"path": str(self._where), "version": self._head(), "letters": letters}
+        context = self._context
+        app = app_of(context) if self._writer is None else f"strobe/{context.job}/{context.stage}/{context.timeline}"
+        return {"path": str(self._where), "version": self._version, "app": app, "through": self._through,
+                "letters": letters}  # fmt: skip
+
+    # ── restore ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
         where, what = self._place(context), f"{self.describe()} of stage {context.stage!r}"
-        keyed = bool(self.key)
         return delta_restore.outlook(
-            where, what, keyed=keyed, position=position, context=context, fork=fork, again=again
+            where, what, keyed=bool(self.key), position=position, context=context, fork=fork, again=again
         )
 
     def restore(self, position: Json, context: SinkContext, fate: SinkFate) -> None:
@@ -118,99 +296,22 @@ class DeltaSink(Sink):
         if was is None:
             return
         where, (path, version) = self._place(context), was
-        if fate is SinkFate.COPIED and self.key:
-            delta_restore.copy_upserted(path, version, where)
-        elif fate is SinkFate.COPIED:
-            delta_restore.copy_appended(path, version, where, context)
-        elif fate is SinkFate.ROLLED_BACK and self.key:
-            self.open(context)  # puts up the fence first: what comes after it is not the old driver's
-            try:
-                if set(self._table.file_uris()) != set(DeltaTable(str(where), version=version).file_uris()):
-                    self._table.restore(version)
-            except (DeltaError, OSError) as error:
-                raise Failed(f"{where} could not go back to version {version}: {error}") from error
-        elif fate is SinkFate.ROLLED_BACK:
-            ChannelWriter(
-                where, context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
-                incarnation=context.incarnation, cut_to=version,
-            ).close()  # fmt: skip
+        try:
+            plain = self._is_plain(where if fate is SinkFate.ROLLED_BACK else path, context)
+            if fate is SinkFate.COPIED and plain:
+                delta_restore.copy_appended(path, version, where, context)
+            elif fate is SinkFate.COPIED:
+                delta_restore.copy_table(path, version, where)
+            elif fate is SinkFate.ROLLED_BACK:
+                if plain:
+                    self._plain(context, cut_to=version).close()
+                else:
+                    FencedTable(where, context, self.describe())  # the fence first: what is after it is not the old's
+                    delta_restore.take_back(where, version)
+                letters = position.get("letters") if isinstance(position, dict) else None
+                Letters(self.dead_letters, context, self.describe()).roll_back(letters)
+        except (DeltaError, OSError) as error:
+            raise Failed(f"{where} could not be restored to version {version} of {path}: {error}") from error
 
     def _place(self, context: SinkContext) -> Path:
         return Path(os.path.normpath(Path(context.base, self.path).absolute()))
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def _upsert(self, batch: DataFrame, batch_id: int) -> None:
-        context, app = self._context, self._app
-        self._table.update_incremental()
-        self._check_fence()
-        last = self._table.transaction_version(app)
-        if last is not None and batch_id <= last:
-            return
-        rows = batch.toArrow()
-        if rows.num_rows == 0:
-            return
-        if rows.group_by(list(self.key)).aggregate([]).num_rows < rows.num_rows:
-            rows = rows.group_by(rows.column_names).aggregate([])
-            if rows.group_by(list(self.key)).aggregate([]).num_rows < rows.num_rows:
-                raise Failed(
-                    f"Batch {batch_id} of stage {context.stage!r} has several different rows with one key "
-                    f"({', '.join(self.key)}): {self.describe()} cannot know which one counts.",
-                    untouched="The table is unchanged.",
-                    next="Aggregate by the key in the stage, or choose a key that is unique within a batch.",
-                )
-        match = " AND ".join(f"t.`{k}` IS NOT DISTINCT FROM s.`{k}`" for k in self.key)
-        try:
-            (
-                self._table.merge(
-                    rows,
-                    predicate=match,
-                    source_alias="s",
-                    target_alias="t",
-                    commit_properties=CommitProperties(app_transactions=[Transaction(app, batch_id)]),
-                )
-                .when_matched_update_all()
-                .when_not_matched_insert_all()
-                .execute()
-            )
-        except DeltaError as error:
-            self._table.update_incremental()
-            self._check_fence()
-            raise Failed(
-                f"Batch {batch_id} of stage {context.stage!r} could not be merged into {self.describe()}: {error}",
-                untouched="The table is unchanged.",
-            ) from error
-
-    @property
-    def _fence(self) -> str:
-        return f"strobe/{self._context.job}/{self._context.name}/incarnation"
-
-    def _put_up_fence(self) -> None:
-        table = self._table
-        for left in reversed(range(_FENCE_TRIES)):
-            last = table.transaction_version(self._app)
-            marks = [
-                Transaction(self._fence, self._context.incarnation),
-                Transaction(self._app, -1 if last is None else last),
-            ]
-            noted = CommitProperties(app_transactions=marks)
-            try:
-                table.create_write_transaction([], "append", table.schema(), [], commit_properties=noted)
-                break
-            except CommitFailedError:  # the driver that is to be fenced off was faster with a batch
-                if not left:
-                    raise
-            finally:
-                table.update_incremental()
-
-    def _check_fence(self) -> None:
-        context, newest = self._context, self._table.transaction_version(self._fence)
-        if newest is not None and newest > context.incarnation:
-            raise Fenced(
-                f"{self.describe()} of stage {context.stage!r}: incarnation {context.incarnation} of job "
-                f"{context.job} is fenced off by incarnation {newest}.",
-                untouched="Nothing was written.",
-                next="A newer run of this job has taken over; this one must stop.",
-            )

@@ -6,10 +6,12 @@ it meanwhile sees one version or the other. A copy is built beside its place and
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 from deltalake import DeltaTable, write_deltalake
@@ -17,20 +19,41 @@ from deltalake.exceptions import DeltaError
 
 from strobe.hosts.spark.channel import ChannelWriter, table_schema
 from strobe.hosts.spark.channel_entries import fsync
-from strobe.hosts.spark.channel_log import ChannelLog, DataFile
+from strobe.hosts.spark.channel_log import LOG, ChannelLog, DataFile
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
+from strobe.hosts.spark.connectors.delta_table import is_plain
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse, StrobeError
 
-__all__ = ["copy_appended", "copy_upserted", "outlook", "recorded", "why_unreachable"]
+__all__ = ["copy_appended", "copy_table", "outlook", "recorded", "take_back", "why_unreachable"]
+
+_CONSTRAINT: Final = "delta.constraints."
 
 
 def recorded(position: Json) -> tuple[Path, int] | None:
-    """Where the table was at the snapshot, and at which version."""
+    """Where the table was at the snapshot, and the version that has what the snapshot made visible."""
     if isinstance(position, dict) and isinstance(position.get("path"), str) and isinstance(position["version"], int):
-        return Path(os.path.normpath(position["path"])), position["version"]
+        path, version = Path(os.path.normpath(position["path"])), position["version"]
+        app, through = position.get("app"), position.get("through")
+        if isinstance(app, str) and isinstance(through, int):
+            version = _version_through(path, app, through, version)
+        return path, version
     return None
+
+
+def _version_through(path: Path, app: str, through: int, version: int) -> int:
+    """A sink that delivers on snapshot says where it stands before its part is committed. That commit is the first
+    behind `version` with the highest mark up to batch `through`."""
+    newest = -2
+    for entry in sorted((path / LOG).glob("*.json")):
+        if not entry.stem.isdigit() or int(entry.stem) <= version:
+            continue
+        for line in entry.read_bytes().splitlines():
+            mark = json.loads(line).get("txn") if b'"txn"' in line else None
+            if mark is not None and mark["appId"] == app and newest < mark["version"] <= through:
+                newest, found = mark["version"], int(entry.stem)
+    return version if newest < 0 else found
 
 
 def outlook(
@@ -108,7 +131,7 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
 
 def _fits(path: Path, context: SinkContext, keyed: bool, what: str) -> StrobeError | None:
     there, now = table_schema(path), channel_schema(context.schema, context.stage)
-    if there == now or (keyed and {f.name for f in now} <= {f.name for f in there}):
+    if there == now or ((keyed or not is_plain(path)) and {f.name for f in now} <= {f.name for f in there}):
         return None
     return Misuse(
         f"Stage {context.stage!r} now returns {now.simpleString()}, but {what} holds {there.simpleString()}.",
@@ -136,12 +159,27 @@ def copy_appended(source: Path, version: int, where: Path, context: SinkContext)
     _in_place(where, build)
 
 
-def copy_upserted(source: Path, version: int, where: Path) -> None:
+def take_back(where: Path, version: int) -> None:
+    """The table has the files of `version` again."""
+    table = DeltaTable(str(where))
+    if set(table.file_uris()) != set(DeltaTable(str(where), version=version).file_uris()):
+        table.restore(version)
+
+
+def copy_table(source: Path, version: int, where: Path) -> None:
     def build(place: Path) -> None:
         table = DeltaTable(str(source), version=version)
+        about = table.metadata()
+        rules = {k: v for k, v in about.configuration.items() if k.startswith(_CONSTRAINT) and v}
         DeltaTable.create(
-            str(place), table.schema(), mode="error", partition_by=list(table.metadata().partition_columns)
+            str(place),
+            table.schema(),
+            mode="error",
+            partition_by=list(about.partition_columns),
+            configuration={k: v for k, v in about.configuration.items() if k not in rules},
         )
+        for name, expression in rules.items():
+            DeltaTable(str(place)).alter.add_constraint({name.removeprefix(_CONSTRAINT): expression})
         write_deltalake(str(place), table.to_pyarrow_dataset().scanner().to_reader(), mode="append")
         for directory, _, names in os.walk(place):
             for name in (*names, "."):
