@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     )
     from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
     from strobe.hosts.spark.connectors.delta import DeltaSink
+    from strobe.hosts.spark.connectors.kafka import KafkaSink
+    from strobe.hosts.spark.connectors.kafka_source import read_kafka
     from strobe.hosts.spark.connectors.simple import ConsoleSink, ForeachBatchSink
     from strobe.hosts.spark.connectors.staging import Staging
     from strobe.hosts.spark.deterministic import stable_random
@@ -28,8 +30,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointConfig", "ConsoleSink", "DeadLetters", "Delivery", "DeltaSink", "ForeachBatchSink", "Job", "JobState",
-    "Letters", "Part", "Pipeline", "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate", "SinkOutlook",
-    "Staging", "TransactionalSink", "feedback", "stable_random",
+    "KafkaSink", "Letters", "Part", "Pipeline", "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate",
+    "SinkOutlook", "Staging", "TransactionalSink", "feedback", "read_kafka", "stable_random",
 ]  # fmt: skip
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
@@ -47,6 +49,8 @@ _HOMES = {
     "Letters": "connectors.dead_letters",
     "Rejected": "connectors.dead_letters",
     "DeltaSink": "connectors.delta",
+    "KafkaSink": "connectors.kafka",
+    "read_kafka": "connectors.kafka_source",
     "ConsoleSink": "connectors.simple",
     "ForeachBatchSink": "connectors.simple",
     "Staging": "connectors.staging",
