@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 import strobe
 from strobe.hosts.spark.job import start_job
 from strobe.hosts.spark.sink_ledger import PartState, read_ledgers
+from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.spark.jobs import eventually, finish
 from tests.spark.two_phase import add_file, calls, numbers, visible
@@ -63,7 +64,7 @@ def test_a_refusal_fails_the_snapshot_and_the_next_one_has_the_rows(tmp_path: Pa
     pipeline = numbers(tmp_path / "in", "out", bounded=False, tolerable_failures=3)
     job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
     await_rows(job, 5)
-    with pytest.raises(strobe.Failed, match="row 3 has no name"):
+    with pytest.raises(Failed, match="row 3 has no name"):
         job.checkpoint()
     assert ids(tmp_path / "out") == []
     (tmp_path / "out/refuse").unlink()

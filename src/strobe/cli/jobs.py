@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from strobe.cli.live_view import checkpoint_table, human_bytes, human_ms, reasons, stage_table
+from strobe.cli.live_view import checkpoint_table, doubts, human_bytes, human_ms, reasons, stage_table
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.control import call_job
 from strobe.hosts.spark.home import read_runtime
 from strobe.hosts.spark.listing import list_jobs, summarise
-from strobe.hosts.spark.metrics import progress_from_json, stage_from_json
+from strobe.hosts.spark.metrics import progress_from_json, sink_from_json, stage_from_json
 from strobe.hosts.spark.restorable import why_not_restorable
+from strobe.hosts.spark.sink_ledger import read_ledgers
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
@@ -80,7 +81,7 @@ def status_command(job: str, session: Session) -> None:
     checkpoints = tuple(progress_from_json(p) for p in status["checkpoints"][-10:])
     session.console.print(stage_table(stages))
     session.console.print(checkpoint_table(checkpoints))
-    for why in reasons(stages, checkpoints):
+    for why in (*reasons(stages, checkpoints), *doubts(tuple(sink_from_json(s) for s in status["sinks"]))):
         session.console.print(why, soft_wrap=True)
 
 
@@ -189,6 +190,7 @@ def stop_command(job: str, directory: str | None, drain: bool, session: Session)
     done = call_job(session.home, job, "POST", "/v1/stop", {**_target(directory), "drain": drain}, timeout=None)
     if not session.json:
         session.say(f"{job} is stopped.")
+        _show_doubt(session, job)
     _show_savepoint(session, done)
 
 
@@ -212,6 +214,15 @@ def cancel_command(job: str, retention: str | None, session: Session) -> None:
         session.answer(answer)
     else:
         session.say(f"{job} is canceled.")
+        _show_doubt(session, job)
+
+
+def _show_doubt(session: Session, job: str) -> None:
+    """What the end has left that a complete snapshot names and no sink has committed yet."""
+    doubt = [e for ledger in read_ledgers(session.home, job).values() for e in ledger.entries if e.decided_by]
+    if doubt:
+        session.say(("in doubt: ", "yellow"), ", ".join(e.handle for e in doubt))
+        session.say(f"  nothing is lost: `strobe run` commits it; see `strobe transactions {job}`")
 
 
 def _target(directory: str | None) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from strobe.hosts.spark.coordinator_host import Progress
-from strobe.hosts.spark.metrics import JobStatus, StageStatus
+from strobe.hosts.spark.metrics import JobStatus, SinkStatus, StageStatus
 from strobe.protocol.coordination import Kind
 
-__all__ = ["LiveView", "PlainView", "checkpoint_table", "human_bytes", "human_ms", "reasons", "stage_table"]
+__all__ = ["LiveView", "PlainView", "checkpoint_table", "doubts", "human_bytes", "human_ms", "reasons", "stage_table"]
 
 _REFRESH = 0.5
 _CHECKPOINTS = 5  # in the live view
@@ -90,6 +90,18 @@ def reasons(status_of: Iterable[StageStatus], checkpoints: Iterable[Progress]) -
     return found
 
 
+def doubts(sinks: Iterable[SinkStatus]) -> list[Text]:
+    """What sinks have yet to make visible although a complete snapshot names it, and why. Nothing if all is well."""
+    found = []
+    for sink in sinks:
+        if sink.error:
+            parts = f"{sink.in_doubt} part(s) in doubt, " if sink.in_doubt else ""
+            found.append(Text(f"sink {sink.sink}: {parts}{sink.failures} attempts failed: {sink.error}", style="red"))
+        elif sink.in_doubt > 1:
+            found.append(Text(f"sink {sink.sink}: {sink.in_doubt} parts in doubt", style="yellow"))
+    return found
+
+
 def _table(first: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(first, overflow="ellipsis")
@@ -148,7 +160,7 @@ class LiveView(_View):
             f"checkpoints {status.completed}", (f"  failed {status.failed}" if status.failed else "", "red"),
         )  # fmt: skip
         shown = status.checkpoints[-_CHECKPOINTS:]
-        why = reasons(status.stages, shown)
+        why = [*reasons(status.stages, shown), *doubts(status.sinks)]
         for text in why:
             text.truncate(2 * self._console.width, overflow="ellipsis")
         parts: list[RenderableType] = [

@@ -44,6 +44,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "savepoint": Lazy("strobe.cli.jobs:savepoint_command", "Copy everything that a job is, while it runs."),
     "stop": Lazy("strobe.cli.jobs:stop_command", "End a job with a savepoint."),
     "cancel": Lazy("strobe.cli.jobs:cancel_command", "End a job."),
+    "transactions": Lazy("strobe.cli.transactions:transactions_command", "Show what sinks have yet to make visible."),
     "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),
     "dispose": Lazy("strobe.cli.dispose:dispose_command", "Delete a savepoint or a checkpoint."),

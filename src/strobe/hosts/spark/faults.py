@@ -51,6 +51,8 @@ POINTS: Final[Mapping[str, str]] = {
     "restore.sink-back": "a sink is at the snapshot's cut, the next one is not",
     "restore.cut": "channels and sinks are cut back, the intent still stands",
     "restore.done": "the restore is done, no stage has started",
+    "settle.part-committed": "a restore has made a part visible that its snapshot names, the ledger does not know",
+    "settle.part-aborted": "a restore has thrown a part away that its snapshot does not name, the ledger does not know",
     "rescale.copied": "a stage's checkpoint is copied to be rewritten with another number of partitions",
     "rescale.repartitioned": "all copies are rewritten, the job does not know",
     "rescale.done": "the job goes on with the rewritten state, no stage has started",

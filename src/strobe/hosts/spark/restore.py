@@ -42,6 +42,8 @@ from strobe.hosts.spark.restore_plan import (
     StagePlan,
 )
 from strobe.hosts.spark.restore_planning import plan_restore
+from strobe.hosts.spark.restore_sinks import named_parts, settle_parts, sweep_staging
+from strobe.hosts.spark.sink_start import transactional
 from strobe.hosts.spark.stage_files import note_starts, relocate_state, sync_tree
 from strobe.hosts.spark.stage_offsets import mark_offsets, rearrange_offsets, renumber_offsets
 from strobe.model.cut import Json
@@ -151,6 +153,7 @@ class _Restore:
         home.remember(restoring=None, pinned=self._pinned(), stages={})
         faults.point("restore.done")
         _remove_other_timelines(home)
+        sweep_staging(home)
 
     # ── stages ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -214,8 +217,13 @@ class _Restore:
             for draft in self.drafts
             for context in sink_contexts(self.pipeline.name, draft, self.home, self.base)
         }
+        manifest = self.found.load()
         for step in self.plan.sinks:
-            step.sink.restore(step.position, contexts[step.name], step.fate)
+            context = replace(contexts[step.name], named=named_parts(manifest, step.name))
+            sink = transactional(step.sink)
+            if self.plan.how is not How.FORK and sink is not None:
+                settle_parts(sink, context, manifest, self.home)
+            step.sink.restore(step.position, context, step.fate)
             faults.point("restore.sink-back", step.stage)
 
     def _pinned(self) -> tuple[SnapshotId, ...]:

@@ -28,6 +28,8 @@ from strobe.hosts.spark.restore_plan import (
     StageAction,
     StagePlan,
 )
+from strobe.hosts.spark.restore_sinks import PartsOutlook, check_dropped, named_parts, outlook_parts
+from strobe.hosts.spark.sink_start import transactional
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, Timeline
@@ -72,7 +74,7 @@ def plan_restore(
     _check_snapshot(found, manifest, findings)
     stages = tuple(_stages(pipeline, manifest, options, descriptions, findings))
     channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
-    sinks = tuple(_sinks(pipeline, drafts, home, base, manifest, how, findings))
+    sinks = tuple(_sinks(pipeline, drafts, home, base, manifest, how, options, findings))
     _check_claim(found, manifest, options, how, findings)
     plan = RestorePlan(
         snapshot=manifest.snapshot,
@@ -291,21 +293,28 @@ def _sinks(
     base: Path,
     manifest: Manifest,
     how: How,
+    options: RestoreOptions,
     findings: _Findings,
 ) -> Iterator[SinkStep]:
-    again = home.memory.restoring is not None
+    again, fork = home.memory.restoring is not None, how is How.FORK
+    present: set[str] = set()
     for draft in drafts:
         known = _positions(manifest, draft.spec.uid)
         for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
             position = known.get(context.name)
-            outlook = sink.outlook(position, context, fork=how is How.FORK, again=again)
-            yield SinkStep(
-                context.name, draft.spec.uid, sink, outlook.fate, f"{sink.describe()}: {outlook.detail}", position
-            )
-            if outlook.problem is not None:
-                findings.problems.append(outlook.problem)
-            if outlook.warning:
-                findings.warnings.append(outlook.warning)
+            told = replace(context, named=named_parts(manifest, context.name))
+            outlook = sink.outlook(position, told, fork=fork, again=again)
+            parts = PartsOutlook()
+            if transactional(sink) is not None:
+                present.add(context.name)
+                parts = outlook_parts(manifest, context, home, outlook.fate, fork=fork)
+            detail = f"{sink.describe()}: {outlook.detail}{parts.detail}"
+            yield SinkStep(context.name, draft.spec.uid, sink, outlook.fate, detail, position)
+            findings.problems += [p for p in (outlook.problem, parts.problem) if p is not None]
+            findings.warnings += [w for w in (outlook.warning, parts.warning) if w]
+    dropped = None if fork or options.allow_non_restored_state else check_dropped(home, present)
+    if dropped is not None:
+        findings.problems.append(dropped)
 
 
 def _positions(manifest: Manifest, uid: NodeId) -> Mapping[str, Json]:

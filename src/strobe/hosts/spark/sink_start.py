@@ -23,13 +23,14 @@ from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from strobe.store.manifest import NOTHING
 
-__all__ = ["delivers_on_snapshot", "explain_doubt", "sink_works"]
+__all__ = ["explain_doubt", "sink_works", "transactional"]
 
 _log = logging.getLogger("strobe.sinks")
 
 
-def delivers_on_snapshot(sink: Sink) -> bool:
-    return isinstance(sink, TransactionalSink) and sink.delivery is Delivery.ON_SNAPSHOT
+def transactional(sink: Sink) -> TransactionalSink | None:
+    """The sink, if it delivers on snapshot."""
+    return sink if isinstance(sink, TransactionalSink) and sink.delivery is Delivery.ON_SNAPSHOT else None
 
 
 def sink_works(
@@ -45,8 +46,9 @@ def sink_works(
     works: dict[NodeId, tuple[SinkWork, ...]] = {}
     for stage in stages:
         found = []
-        for sink, context in zip(stage.spec.sinks, stage.contexts, strict=True):
-            if isinstance(sink, TransactionalSink) and delivers_on_snapshot(sink):
+        for each, context in zip(stage.spec.sinks, stage.contexts, strict=True):
+            sink = transactional(each)
+            if sink is not None:
                 ledger = SinkLedger(home, context.name, utc_now)
                 _check_kind(sink, context.name, ledger)
                 committed = spark_checkpoint.last_committed(stage_checkpoint(home, stage.spec.uid))

@@ -158,6 +158,11 @@ class TransactionalSink(Sink):
     def delivery(self) -> Delivery:
         return Delivery.ON_SNAPSHOT
 
+    def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
+        if fork:
+            return SinkOutlook(SinkFate.KEPT, "it gets every batch after the snapshot, as the original's does")
+        return SinkOutlook(SinkFate.KEPT, "what later snapshots made visible stays there, and comes once more")
+
     @abstractmethod
     def prepare(self, part: Part) -> Json:
         """Make sure that `commit` cannot fail for a reason in the rows; nothing becomes visible. What is returned is in
