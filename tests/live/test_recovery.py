@@ -108,6 +108,24 @@ def test_a_snapshot_that_a_death_interrupts_is_given_up_and_the_next_one_complet
     run(work)
 
 
+def test_going_back_gives_up_only_what_was_under_way_and_says_why(tmp_path: Path) -> None:
+    """A snapshot that is due meanwhile waits for the new life, instead of starting between two."""
+
+    async def work() -> None:
+        async with system(bank(), tmp_path, settings=settings(interval=30)) as live:
+            first = await live.snapshot()
+            live.kill("a")
+            await live.incarnation_after(1)
+            await live.snapshot()
+            reasons = set((await live.status()).aborted.values())
+            assert reasons <= {"a was lost: its process was ended by SIGKILL"}
+            await live.restore(first)
+            reasons = set((await live.status()).aborted.values()) - reasons
+            assert reasons <= {"the system was restored"}
+
+    run(work)
+
+
 def test_a_node_that_hangs_for_good_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "HEARTBEAT_SECONDS", 0.3)
 

@@ -14,6 +14,7 @@ from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import (
     AbortRequested,
     Acknowledged,
+    AllLost,
     AnnounceAbort,
     AnnounceComplete,
     CoordinatorEffect,
@@ -301,6 +302,22 @@ def test_a_node_that_restarts_without_word_loses_its_pending_parts() -> None:
     assert [e.snapshot for e in run.all(AnnounceAbort)] == [1]
 
 
+def test_when_the_system_goes_back_nothing_starts_before_every_node_is_ready_for_the_next_life() -> None:
+    run = Run(interval=1000, tolerable_failures=0)
+    run.tell(TriggerRequested("r"))
+    run.tell(TriggerRequested("waits"))
+    run.tell(AllLost("the system was restored"))
+    assert [e.reason for e in run.all(AnnounceAbort)] == ["the system was restored"]
+    run.at(5000)
+    run.tell(NodeReady(A, Incarnation(2)))
+    run.tell(NodeReady(B, Incarnation(2)))
+    assert len(run.all(Trigger)) == 1, "of the life that is over"
+    run.tell(NodeReady(C, Incarnation(2)))
+    assert [e.snapshot for e in run.all(Trigger)] == [1, 2]
+    assert len(run.all(AnnounceAbort)) == 1
+    assert run.all(FailJob) == []
+
+
 def test_words_of_an_older_incarnation_are_ignored() -> None:
     run = Run()
     run.tell(NodeReady(B, Incarnation(2)))
@@ -398,6 +415,7 @@ _inputs = st.one_of(
     st.builds(AbortRequested, _ids, st.just("stop")),
     st.builds(NodeReady, _nodes, _lives),
     st.builds(NodeLost, _nodes, st.just("killed")),
+    st.builds(AllLost, st.just("restored")),
     st.builds(NodeFinished, _nodes),
 )
 
@@ -432,6 +450,8 @@ def check_history(make: Callable[..., Coordinator], options: dict[str, int], his
             finished.discard(item.node)
         elif isinstance(item, NodeLost):
             live.pop(item.node, None)
+        elif isinstance(item, AllLost):
+            live.clear()
         elif isinstance(item, NodeFinished):
             live.pop(item.node, None)
             finished.add(item.node)

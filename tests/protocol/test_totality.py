@@ -100,6 +100,7 @@ COORDINATOR_INPUTS = st.one_of(
     st.builds(coordination.Tick, st.integers(0, 50)),
     st.builds(coordination.NodeReady, node, small),
     st.builds(coordination.NodeLost, node, reason),
+    st.builds(coordination.AllLost, reason),
     st.builds(coordination.NodeFinished, node),
     st.builds(coordination.TriggerRequested, reason, st.sampled_from(coordination.Kind)),
     st.builds(coordination.Acknowledged, snapshot, node, small),

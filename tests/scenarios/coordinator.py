@@ -42,6 +42,8 @@ class CoordinatorWorld:
                 return co.NodeReady(node, incarnation)
             case "lost", (node, *_):
                 return co.NodeLost(NodeId(node), reason)
+            case "all-lost", _:
+                return co.AllLost(" ".join(words))
             case "finished", (node,):
                 return co.NodeFinished(NodeId(node))
             case "trigger", (request, kind):

@@ -10,10 +10,10 @@ from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 
 __all__ = [
-    "AbortRequested", "Acknowledged", "AnnounceAbort", "AnnounceComplete", "CoordinatorEffect", "CoordinatorInput",
-    "CoordinatorSettings", "DeclinedBy", "Dispose", "FailJob", "Kind", "ManifestFailed", "ManifestWritten",
-    "NodeFinished", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger", "TriggerRequested", "WakeAt",
-    "WriteManifest",
+    "AbortRequested", "Acknowledged", "AllLost", "AnnounceAbort", "AnnounceComplete", "CoordinatorEffect",
+    "CoordinatorInput", "CoordinatorSettings", "DeclinedBy", "Dispose", "FailJob", "Kind", "ManifestFailed",
+    "ManifestWritten", "NodeFinished", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger", "TriggerRequested",
+    "WakeAt", "WriteManifest",
 ]  # fmt: skip
 
 
@@ -114,9 +114,16 @@ class NodeFinished:
     node: NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class AllLost:
+    """Every node's life is over, because the system goes back as a whole: none is ready until it says so again."""
+
+    reason: str
+
+
 CoordinatorInput: TypeAlias = (
     Tick | TriggerRequested | Acknowledged | DeclinedBy | ManifestWritten | ManifestFailed | AbortRequested | NodeReady
-    | NodeLost | NodeFinished
+    | NodeLost | AllLost | NodeFinished
 )  # fmt: skip
 
 

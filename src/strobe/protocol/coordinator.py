@@ -31,6 +31,7 @@ from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import (
     AbortRequested,
     Acknowledged,
+    AllLost,
     AnnounceAbort,
     AnnounceComplete,
     CoordinatorEffect,
@@ -145,6 +146,8 @@ class Coordinator:
             effects = self._node_ready(input)
         elif isinstance(input, NodeLost):
             effects = self._node_lost(input)
+        elif isinstance(input, AllLost):
+            effects = self._all_lost(input.reason)
         elif isinstance(input, NodeFinished):
             effects = self._node_finished(input.node)
         else:
@@ -229,6 +232,13 @@ class Coordinator:
         self._check_known(lost.node)
         self._ready.pop(lost.node, None)
         return self._abort_waiting_for(lost.node, lost.reason)
+
+    def _all_lost(self, reason: str) -> tuple[CoordinatorEffect, ...]:
+        self._ready.clear()
+        effects: tuple[CoordinatorEffect, ...] = ()
+        for snapshot in list(self._pending):
+            effects += self._give_up(snapshot, reason, counts=False)
+        return effects
 
     def _node_finished(self, node: NodeId) -> tuple[CoordinatorEffect, ...]:
         self._check_known(node)

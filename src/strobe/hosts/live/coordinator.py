@@ -138,7 +138,7 @@ class LiveCoordinator:
         """The whole system goes back to this snapshot, with a new incarnation."""
         loaded = await self._blocking(load, self.store, snapshot, self.graph)
         await self.running.wait()
-        self._lose_snapshots("the system was restored")
+        self._end_life("the system was restored")
         self._request_restore(loaded)
         await self.running.wait()
 
@@ -235,10 +235,9 @@ class LiveCoordinator:
         was_running = self.running.is_set()
         self.running.clear()
         self.terminated.clear()
-        self._feed(snap.NodeLost(node, reason))
+        self._end_life(f"{node} was lost: {reason}")
         self._revival.lost(node, reason)
         if was_running and not self._revival.underway:
-            self._lose_snapshots(f"{node} was lost: {reason}")
             self._revival.underway = True
             self._spawn(self._go_back())
         self._on_lost(node)
@@ -371,10 +370,9 @@ class LiveCoordinator:
         for key in [key for key in self._states if key[1] == snapshot]:
             del self._states[key]
 
-    def _lose_snapshots(self, reason: str) -> None:
-        """A life ends: what it had begun to record is over."""
-        for snapshot in list(self._snapshots.pending):
-            self._feed(snap.AbortRequested(snapshot, reason))
+    def _end_life(self, reason: str) -> None:
+        """What the life had begun to record is over, and nothing new begins until every node is ready for the next."""
+        self._feed(snap.AllLost(reason))
 
     # ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
