@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_an_oversized_frame_ends_the_connection_of_a_peer_that_has_proved_itself
 def test_one_who_connects_and_says_nothing_is_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(link_module, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(link_module, "ACCEPT_SECONDS", 0.05)
 
     async def work() -> None:
         async with ends() as (_, address):
@@ -182,6 +183,99 @@ def test_one_who_connects_and_says_nothing_is_dropped(
     with caplog.at_level(logging.WARNING, "strobe.live"):
         run(work())
     assert "no handshake within" in caplog.text
+
+
+def test_a_way_too_slow_for_the_first_attempts_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a loaded machine: whoever dials gets through in the end, instead of giving up too early for ever."""
+    monkeypatch.setattr(link_module, "DIAL_SECONDS", (0.02, 0.05, 20.0))
+
+    async def work() -> None:
+        async with ends() as (end, address):
+            attempts = 0
+
+            async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                nonlocal attempts
+                attempts += 1
+                there, to = await asyncio.open_connection(*address)
+
+                async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+                    while data := await source.read(65536):
+                        await asyncio.sleep(0.1)
+                        target.write(data)
+                    target.close()
+
+                with contextlib.suppress(ConnectionError):
+                    await asyncio.gather(carry(reader, to), carry(there, writer))
+
+            server = await asyncio.start_server(slow, "127.0.0.1", 0)
+            link = Link("a", lambda items: None)
+            dialer = Dialer(link, server.sockets[0].getsockname()[:2], KEY, node="a")
+            link.send(b"x")
+            await until(lambda: end.got == [b"x"])
+            assert attempts > 2
+            dialer.close()
+            server.close()
+            await until(lambda: not end.link.connected)
+
+    run(work())
+
+
+def test_a_way_that_answers_nothing_at_all_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that drops packets lets connections wait for minutes; the next attempt finds it mended."""
+    monkeypatch.setattr(link_module, "DIAL_SECONDS", (0.1, 20.0))
+
+    async def work() -> None:
+        async with ends() as (end, address):
+            full = socket.socket()
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            there = full.getsockname()
+            waiting = [socket.socket() for _ in range(3)]  # they fill its queue: who comes then hears nothing
+            for each in waiting:
+                each.setblocking(False)
+                each.connect_ex(there)
+            link = Link("a", lambda items: None)
+            dialer = Dialer(link, there, KEY, node="a")
+            await until(lambda: dialer.last_error == "no connection within 0.1 s")
+            dialer.address = address
+            await until(lambda: end.link.connected)
+            assert dialer.last_error == ""
+            dialer.close()
+            for each in (full, *waiting):
+                each.close()
+
+    run(work())
+
+
+def test_a_link_closed_in_the_middle_of_a_handshake_is_not_connected_after_it() -> None:
+    async def work() -> None:
+        end = End()
+        dialers: list[Dialer] = []
+
+        def accept(claim: Claim) -> Link | Refusal:
+            dialers[0].close()
+            return end.accept(claim)
+
+        server = await listen(("127.0.0.1", 0), KEY, "life", accept)
+        dialers.append(Dialer(Link("a", lambda items: None), server.sockets[0].getsockname()[:2], KEY, node="a"))
+        await until(lambda: bool(end.claims))
+        await until(lambda: not end.link.connected)
+        assert not dialers[0].link.connected
+        server.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "nobody listens there"), ("a..b", "idna")])
+def test_why_there_is_no_connection_is_said(host: str, why: str) -> None:
+    async def work() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        dialer = Dialer(Link("a", lambda items: None), (host, port), KEY, node="a")
+        await until(lambda: why in dialer.last_error)
+        dialer.close()
+
+    run(work())
 
 
 def test_a_half_open_connection_is_noticed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

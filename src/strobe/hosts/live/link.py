@@ -15,12 +15,14 @@ import random
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from strobe.hosts.live.auth import Accepting, Claim, Dialling, Refusal, Welcome
 from strobe.hosts.live.framing import HANDSHAKE_LIMIT, MAX_FRAME, FrameReader, Kind, frame
 from strobe.hosts.live.session import Session
-from strobe.model.errors import PeerFault, StrobeError
+from strobe.hosts.live.tls import Door, peer_of, why_broken
+from strobe.model.errors import PeerFault
 from strobe.model.ids import Incarnation
 
 __all__ = ["Accept", "Address", "Dialer", "Link", "listen"]
@@ -31,7 +33,10 @@ Address = tuple[str, int]
 Accept = Callable[[Claim], "Link | Refusal"]
 """Asked when a peer has proved itself: the link that its connection belongs to, or why there is none."""
 
-HANDSHAKE_SECONDS: Final = 5.0
+# A loaded machine is slow, and no enemy. Whoever dials tries again with more patience, so that it gets through in the
+# end, and soon after a network that swallowed everything is back; who accepts waits longer than any of that.
+ACCEPT_SECONDS: Final = 60.0
+DIAL_SECONDS: Final = (10.0, 20.0, 30.0)
 HEARTBEAT_SECONDS: Final = 2.0
 _SILENT_BEATS: Final = 3
 
@@ -152,8 +157,9 @@ class Link:
 class _Connection(asyncio.Protocol, ABC):
     """What both sides of a connection share: frames, the handshake's deadline, heartbeats, one line at the end."""
 
-    def __init__(self, max_frame: int) -> None:
+    def __init__(self, max_frame: int, patience: float) -> None:
         self._reader = FrameReader(HANDSHAKE_LIMIT)
+        self._patience = patience
         self._max_frame = max_frame
         self._link: Link | None = None
         self._peer = "?"
@@ -165,9 +171,8 @@ class _Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        host = transport.get_extra_info("peername")
-        self._peer = f"{host[0]}:{host[1]}" if isinstance(host, tuple) else "peer"
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._too_late)
+        self._peer = peer_of(transport)
+        self._timer = asyncio.get_running_loop().call_later(self._patience, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
@@ -226,7 +231,7 @@ class _Connection(asyncio.Protocol, ABC):
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._beat)
 
     def _too_late(self) -> None:
-        self._drop(f"no handshake within {HANDSHAKE_SECONDS:g} s")
+        self._drop(f"no handshake within {self._patience:g} s")
 
     def _drop(self, why: str) -> None:
         whose = f" of {self._link.name}" if self._link is not None else ""
@@ -236,7 +241,7 @@ class _Connection(asyncio.Protocol, ABC):
 
 class _Accepted(_Connection):
     def __init__(self, key: bytes, life: str, accept: Accept, max_frame: int) -> None:
-        super().__init__(max_frame)
+        super().__init__(max_frame, ACCEPT_SECONDS)
         self._auth = Accepting(key)
         self._accept = accept
         self._life = life
@@ -260,15 +265,22 @@ class _Accepted(_Connection):
 
 
 class _Dialled(_Connection):
-    def __init__(self, dialer: Dialer, max_frame: int) -> None:
-        super().__init__(max_frame)
+    def __init__(self, dialer: Dialer, max_frame: int, patience: float) -> None:
+        super().__init__(max_frame, patience)
         self._dialer = dialer
         self._auth = Dialling(dialer.key, dialer.claim())
         self._challenged = False
+        self._answered = False  # with a yes, a no, or something that this side did not like
 
     def _drop(self, why: str) -> None:
+        self._answered = True
         self._dialer.last_error = why
         super()._drop(why)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._answered:
+            self._dialer.last_error = why_broken(error, tls=self._transport.get_extra_info("ssl_object") is not None)
+        super().connection_lost(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -280,6 +292,7 @@ class _Dialled(_Connection):
             self._transport.write(self._auth.challenged(body))
         elif self._challenged and kind in (Kind.WELCOME, Kind.REFUSED):
             answer = self._auth.answered(kind, body)
+            self._answered = True
             if isinstance(answer, Refusal):
                 self._dialer.refused(answer)
                 self._transport.close()
@@ -330,6 +343,9 @@ class Dialer:
         return Claim(*self._claim, running, self.link.session.received)
 
     def welcomed(self, welcome: Welcome) -> bool:
+        if self.link.closed:
+            return False  # meanwhile
+        self.last_error = ""
         return self._on_welcome is None or self._on_welcome(welcome)
 
     def refused(self, refusal: Refusal) -> None:
@@ -343,28 +359,30 @@ class Dialer:
 
     async def _dial(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = 0.02
+        pause, attempts = 0.02, 0
         while not self.link.closed:
+            patience = DIAL_SECONDS[min(attempts, len(DIAL_SECONDS) - 1)]
             try:
-                _, connection = await loop.create_connection(
-                    lambda: _Dialled(self, self._max_frame), *self.address, ssl=self._tls
-                )
-            except (OSError, StrobeError) as error:
-                self.last_error = _why(error)
+                async with asyncio.timeout(patience):
+                    _, connection = await loop.create_connection(
+                        partial(_Dialled, self, self._max_frame, patience), *self.address, ssl=self._tls
+                    )
+            except TimeoutError:
+                self.last_error = f"no connection within {patience:g} s"
+                attempts += 1
+            except (OSError, UnicodeError) as error:  # the latter: a name of a host that cannot be one
+                self.last_error = why_broken(error, tls=self._tls is not None)
             else:
+                began = loop.time()
                 await connection.ended
-                if connection._link is not None:
-                    pause = 0.02
+                if connection._link is None:
+                    attempts += loop.time() - began >= patience
+                else:
+                    pause, attempts = 0.02, 0
                     if self._on_lost is not None and not self.link.closed:
                         self._on_lost()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 1.6, 1.0)
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
-    return str(error)
 
 
 async def listen(
@@ -376,6 +394,6 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     max_frame: int = MAX_FRAME,
 ) -> asyncio.Server:
-    return await asyncio.get_running_loop().create_server(
-        lambda: _Accepted(key, life, accept, max_frame), *address, ssl=tls
-    )
+    inside = partial(_Accepted, key, life, accept, max_frame)
+    factory = inside if tls is None else partial(Door, inside, tls, ACCEPT_SECONDS)
+    return await asyncio.get_running_loop().create_server(factory, *address)

@@ -35,6 +35,7 @@ from strobe.hosts.live.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.peers import Reach
 from strobe.hosts.live.revival import BEGINNING
 from strobe.hosts.live.snapshots import Loaded, check_fits, load
+from strobe.hosts.live.tls import NOBODY
 from strobe.hosts.live.topology import DEFAULTS, Topology, load_class, parse_address
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
@@ -394,7 +395,9 @@ class System:
             f"Node {node} at {self.topology.spec(node).address} could not be reached within "
             f"{self._reach_within:g} s{more}: {(trouble or 'no answer').rstrip('.')}.",
             untouched="No node was started; snapshots are untouched." if not self.local else "Nothing is left running.",
-            next="Start it there: strobe live node TOPOLOGY " + node,
+            next=f"Start it there: strobe live node TOPOLOGY {node}"
+            if trouble in ("", NOBODY)
+            else f"Mend that. If the node does not run there: strobe live node TOPOLOGY {node}",
         )
 
     def _fail(self, reason: str) -> None:

@@ -1,13 +1,26 @@
-"""TLS between nodes, on top of the shared key: each side shows a certificate that the same authority has signed."""
+"""TLS between nodes, on top of the shared key: each side shows a certificate that the same authority has signed.
+
+Whoever connects and cannot do that, or does not speak TLS at all, is dropped at the door, with one line in the log.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import logging
+import os
+import re
 import ssl
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import ClassVar, Final
 
 from strobe.model.errors import Misuse
 
-__all__ = ["Tls"]
+__all__ = ["NOBODY", "Door", "Tls", "peer_of", "why_broken"]
+
+_log = logging.getLogger("strobe.live")
+NOBODY: Final = "nobody listens there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +56,87 @@ class Tls:
                 next="Name files in PEM: a certificate, its key, and the authority's certificate.",
             ) from error
         return context
+
+
+def why_broken(error: BaseException | None, *, tls: bool) -> str:
+    """Why no session came of a connection, in words that help. `tls`: whether this side uses it."""
+    if isinstance(error, OSError) and _number(error) == errno.ECONNREFUSED:
+        return NOBODY
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not one that the authority in [tls] vouches for ({error.verify_message})"
+    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+        return f"it does not accept the certificate in [tls] ({_plain(error)})"
+    if isinstance(error, ssl.SSLError):
+        return f"it does not speak TLS as this side does: [tls] has to be the same at both ends ({_plain(error)})"
+    if error is None or isinstance(error, ConnectionError):
+        other = "does not use TLS, as this side does" if tls else "uses TLS, and this side does not"
+        return f"it hangs up when greeted; perhaps it {other}"
+    number = _number(error) if isinstance(error, OSError) else 0
+    return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
+
+
+def _number(error: OSError) -> int:
+    """What the system says; where a name has several addresses, asyncio tells only in a text what it said of each."""
+    said = re.findall(r"\[Errno (\d+)\]", str(error)) if error.errno is None else []
+    return int(said[-1]) if said else error.errno or 0
+
+
+def _plain(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    host = transport.get_extra_info("peername")
+    return f"{host[0]}:{host[1]}" if isinstance(host, tuple) else "peer"
+
+
+class Door(asyncio.Protocol):
+    """A connection to the accepting side until TLS stands; then it is `inside`'s, as if it had been so from the start.
+
+    asyncio's own servers with TLS say nothing when a handshake fails.
+    """
+
+    _knocking: ClassVar[set[asyncio.Task[None]]] = set()  # the event loop alone would let go of them
+
+    def __init__(self, inside: Callable[[], asyncio.Protocol], context: ssl.SSLContext, seconds: float) -> None:
+        self._inside = inside
+        self._context = context
+        self._seconds = seconds
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        task = asyncio.get_running_loop().create_task(self._upgrade(transport))
+        self._knocking.add(task)
+        task.add_done_callback(self._knocking.discard)
+
+    async def _upgrade(self, transport: asyncio.Transport) -> None:
+        early, peer = _Early(), peer_of(transport)
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport, early, self._context, server_side=True, ssl_handshake_timeout=self._seconds
+            )
+        except OSError as error:
+            _log.warning("Connection with %s dropped: %s", peer, why_broken(error, tls=True))
+            return
+        if secured is None or early.lost:
+            return
+        protocol = self._inside()
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        if early.data:
+            protocol.data_received(bytes(early.data))
+
+
+class _Early(asyncio.Protocol):
+    """What comes in the same breath as the end of the handshake."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
