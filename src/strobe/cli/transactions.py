@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.sink_ledger import Entry, Ledger, PartState, named_handles, read_ledgers
@@ -153,10 +154,9 @@ def _table(lines: Iterable[_Line]) -> Table:
     for name in ("sink", "snapshot", "state", "batches", "named by", "since"):
         table.add_column(name, justify="right" if name in ("snapshot", "batches", "named by") else "left", no_wrap=True)
     for line in lines:
-        colour = _COLOURS.get(line.state, "")
         batches = str(line.through) if line.through == line.after + 1 else f"{line.after + 1}–{line.through}"
         by = "–" if line.decided_by is None else str(line.decided_by)
-        state = f"[{colour}]{line.state}[/]" if colour else line.state
+        state = Text(line.state, style=_COLOURS.get(line.state, ""))
         table.add_row(line.sink, str(line.snapshot), state, batches, by, line.time or "–")
     return table
 
