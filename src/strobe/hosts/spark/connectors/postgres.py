@@ -347,5 +347,5 @@ def _with_batch(rows: DataFrame) -> DataFrame:
     """Staged rows with their batch, which is in the name of the directory that they are in."""
     from pyspark.sql import functions as f
 
-    batch = f.regexp_extract(f.col("_metadata.file_path"), r"/batch-(\d+)\.\d+/[^/]+$", 1)
+    batch = f.regexp_extract(f.col("_metadata.file_path"), r"/batch-(\d+)/[^/]+$", 1)
     return rows.withColumn(BATCH, batch.cast("bigint"))

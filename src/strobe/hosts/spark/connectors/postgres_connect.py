@@ -31,6 +31,7 @@ except ImportError as error:
 __all__ = ["Column", "Dsn", "Table", "in_the_row", "is_passing", "row_problem", "table_of"]
 
 CONNECT: Final = 10  # seconds
+LOCK: Final = 10  # seconds that somebody else's lock is waited for, before it counts as an obstacle
 _PASSING: Final = ("08", "57", "40", "55P03", "53300", "25P03", "58")  # SQLSTATEs, or how they begin
 
 
@@ -92,6 +93,7 @@ class Dsn:
         """A connection, each statement a transaction of its own; errors are Strobe's. `what` is who needs it."""
         try:
             with self.connect(application) as connection:
+                connection.execute(f"SET lock_timeout = '{LOCK}s'".encode())
                 yield connection
         except psycopg.Error as error:
             raise self.trouble(what, error) from None

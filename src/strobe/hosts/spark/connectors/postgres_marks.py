@@ -175,6 +175,9 @@ class Marks:
 
     def begin(self, connection: psycopg.Connection[Any], timeline: int, after: int) -> int:
         """The same, noted before the first part of a timeline: what comes after `after` is not visible."""
+        found = self.visible(connection, timeline)
+        if found is not None:
+            return found  # the row may be locked, by a transaction that is prepared
         connection.execute(
             f"INSERT INTO {self.of(MARKS)} (sink, timeline, batch, incarnation, at) VALUES (%s, %s, %s, %s, now()) "
             "ON CONFLICT DO NOTHING",
