@@ -6,6 +6,7 @@ it is one file in plain Spark, and one for a join and for types.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -53,6 +54,7 @@ def write_events(directory: Path, seed: int = 3) -> Path:
         types = {"id": pa.int64(), "key": pa.int32(), "amount": pa.int64(), "ts": pa.timestamp("us", tz="UTC")}
         table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
         pq.write_table(table, directory / f"{index:05d}.parquet")
+        os.utime(directory / f"{index:05d}.parquet", (index, index))  # Spark reads them in this order
     return directory
 
 
