@@ -229,6 +229,13 @@ class Pipeline:
         """A sink knows whose batches it has: two writers would take each other's for their own."""
         taken: dict[object, NodeId] = {}
         for stage in self._stages.values():
+            uids = [sink.uid for sink in stage.sinks if sink.uid is not None]
+            for uid in uids:
+                if uids.count(uid) > 1:
+                    raise Misuse(
+                        f"Stage {stage.uid!r} of pipeline {self.name!r} has several sinks with the uid {uid!r}.",
+                        next="Give each another one with .named(…).",
+                    )
             for sink in stage.sinks:
                 for place in {id(sink), sink.place()} - {None}:
                     if place in taken:
