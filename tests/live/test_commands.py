@@ -102,6 +102,26 @@ def test_a_break_waits_until_the_condition_holds_and_shows_everybody(bank: Termi
     assert bank("verify", hit["where"]).code == 0
 
 
+def test_the_running_system_goes_back_to_a_savepoint_by_number_and_by_directory(bank: Terminal) -> None:
+    hit = bank.ask("live", "break", "node.transfers >= 3")
+    for name in (str(hit["snapshot"]), hit["where"], os.path.relpath(hit["where"], bank.directory)):
+        before = bank.ask("live", "status")["incarnation"]
+        assert bank.ask("live", "restore", "bank", name)["incarnation"] > before
+    assert hit["where"] in bank("live", "restore", "bank", hit["where"]).out
+
+
+def test_a_savepoint_that_cannot_be_written_is_refused_before_it_starts(bank: Terminal) -> None:
+    done = bank("live", "snapshot", "--to", "/proc/nowhere/there", "--json")
+    assert done.code == 1
+    assert "cannot be written to /proc/nowhere/there" in done.json["error"]["what"]
+    there = bank.directory / "there"
+    bank.ask("live", "snapshot", "--to", str(there))
+    before = sorted(there.rglob("*"))
+    assert bank("live", "snapshot", "--to", str(there)).code == 2
+    assert sorted(there.rglob("*")) == before
+    assert bank("verify", str(there)).code == 0
+
+
 def test_list_and_status_know_it_and_commands_for_pipelines_refuse_it(bank: Terminal) -> None:
     (job,) = bank.ask("list")
     assert (job["job"], job["kind"], job["state"], job["live"]) == ("bank", "live", "running", True)
@@ -132,7 +152,9 @@ def test_only_the_owner_can_read_the_token_and_a_wrong_one_is_refused(bank: Term
         (("kill", "nobody"), "There is no node 'nobody'"),
         (("snapshot", "--from", "nobody"), "There is no node 'nobody'"),
         (("restore", "bank", "999"), "has no snapshot 999"),
-        (("restore", "bank", "latest"), "is no number of a snapshot"),
+        (("restore", "bank", "latest"), "There is no snapshot 'latest'"),
+        (("snapshot", "--to", "."), "it is not an empty directory"),
+        (("snapshot", "--to", BANK), "it is not an empty directory"),
         (("break", "node.balance >"), "is no condition"),
         (("break", "node.balanse > 1"), "has no field 'balanse'"),
         (("journal", "bank", "out.journal"), "its journal is still being written"),

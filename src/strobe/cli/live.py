@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,9 +15,8 @@ from strobe.cli.system_view import head_of, human_size, node_table, snapshot_tab
 from strobe.hosts.live.commands import ask, read_runtime, the_system
 from strobe.hosts.live.journals import whole_journal
 from strobe.hosts.live.report import report_from_json
-from strobe.model.errors import Misuse
 from strobe.store.holding import is_held
-from strobe.store.layout import parse_snapshot_name
+from strobe.store.layout import MANIFEST
 from strobe.store.places import checkpoints_of
 
 __all__ = ["live"]
@@ -110,7 +110,10 @@ def snapshot_command(name: str | None, directory: str | None, initiators: tuple[
 @live.command(
     "restore",
     cls=Command,
-    examples=(("strobe live restore bank 12", "everybody goes back to snapshot 12, while the system is up"),),
+    examples=(
+        ("strobe live restore bank 12", "everybody goes back to snapshot 12, while the system is up"),
+        ("strobe live restore bank DIR", "to a savepoint, also one that was taken elsewhere"),
+    ),
 )
 @click.argument("name")
 @click.argument("snapshot")
@@ -118,23 +121,18 @@ def snapshot_command(name: str | None, directory: str | None, initiators: tuple[
 def restore_command(name: str, snapshot: str, session: Session) -> None:
     """Take a running system back to one of its snapshots.
 
-    SNAPSHOT is its number, as `strobe live status` shows it. To start from a snapshot that was taken elsewhere, use
-    `strobe live up TOPOLOGY --restore SNAPSHOT`.
+    SNAPSHOT is a number, as `strobe live status` shows it, or else the directory of a snapshot, or NAME/ID. What
+    happened since is undone; a snapshot is taken first thing, so that the system goes on from there if it is ended.
     """
     system = the_system(session.home, name)
-    text = snapshot.rstrip("/").rpartition("/")[2]
-    number = parse_snapshot_name(text) if not text.isdecimal() else int(text)
-    if number is None:
-        raise Misuse(
-            f"{snapshot!r} is no number of a snapshot.",
-            untouched="The system runs on as it was.",
-            next=f"Its snapshots: {', '.join(map(str, checkpoints_of(session.home, system).list())) or 'none'}.",
-        )
-    done = ask(session.home, system, "POST", "/v1/restore", {"snapshot": number}, timeout=None)
+    wanted: int | str = int(snapshot) if snapshot.isdecimal() else snapshot
+    if Path(snapshot, MANIFEST).is_file():
+        wanted = str(Path(snapshot).resolve())  # the system may run in another directory
+    done = ask(session.home, system, "POST", "/v1/restore", {"snapshot": wanted}, timeout=None)
     if session.json:
         session.answer(done)
     else:
-        session.say(f"{system} is back at snapshot {done['snapshot']}, as incarnation {done['incarnation']}.")
+        session.say(f"{system} is back at snapshot {snapshot}, as incarnation {done['incarnation']}.")
 
 
 @live.command("kill", cls=Command, examples=(("strobe live kill a", "SIGKILL; watch the system come back"),))

@@ -134,9 +134,9 @@ class LiveCoordinator:
         self._request_restore(loaded)
         await self.running.wait()
 
-    async def restore(self, snapshot: SnapshotId) -> None:
-        """The whole system goes back to this snapshot, with a new incarnation."""
-        loaded = await self._blocking(load, self.store, snapshot, self.graph)
+    async def restore(self, find: Callable[[], Loaded]) -> None:
+        """The whole system goes back to the snapshot that `find` reads, with a new incarnation."""
+        loaded = await self._blocking(find)
         await self.running.wait()
         self._end_life("the system was restored")
         self._request_restore(loaded)
@@ -345,7 +345,8 @@ class LiveCoordinator:
             manifest: Manifest = await self._blocking(write, *args)
         except (StrobeError, OSError) as error:
             self._drop(gathering.snapshot)
-            self._feed(snap.ManifestFailed(gathering.snapshot, str(error)))
+            why = error.what if isinstance(error, StrobeError) else str(error)
+            self._feed(snap.ManifestFailed(gathering.snapshot, why.rstrip(".")))
             return
         self._gathering.pop(gathering.snapshot, None)
         self.completed += 1

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strobe.hosts.live.snapshots import load, to_cut
+from strobe.hosts.live.snapshots import Loaded, check_fits, load, to_cut
+from strobe.hosts.live.topology import Topology
 from strobe.model.cut import Cut
 from strobe.model.errors import Misuse
+from strobe.model.graph import Graph
+from strobe.model.ids import SnapshotId
 from strobe.store.locate import locate
+from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["read_cut"]
+__all__ = ["load_named", "load_own", "read_cut"]
 
 
 def read_cut(snapshot: str, home: Path = Path(".strobe")) -> Cut:
@@ -25,3 +29,25 @@ def read_cut(snapshot: str, home: Path = Path(".strobe")) -> Cut:
     if manifest.host != "live":
         raise Misuse(f"Snapshot {snapshot} is of a system on {manifest.host}, not of live processes.")
     return to_cut(load(found.store, found.snapshot, manifest.graph), manifest.graph)
+
+
+def load_named(name: str, home: Path, topology: Topology) -> Loaded:
+    """A snapshot to start from, named in the same way, wherever it was taken."""
+    found = locate(name, home)
+    check_fits(found.load(), topology.graph, topology.name)
+    return load(found.store, found.snapshot, topology.graph)
+
+
+def load_own(
+    snapshot: SnapshotId, checkpoints: SnapshotStore, place: Path, savepoint: SnapshotStore, graph: Graph
+) -> Loaded:
+    """A system's own snapshot, by its number. As a savepoint it would be at `place`."""
+    for store in (checkpoints, savepoint):
+        if snapshot in store.list():
+            return load(store, snapshot, graph)
+    raise Misuse(
+        f"System {checkpoints.job!r} has no snapshot {snapshot}.",
+        untouched="It runs on as it was.",
+        next=f"Its checkpoints: {', '.join(map(str, checkpoints.list())) or 'none'}; its savepoints are in "
+        f"{place.parent}. One from elsewhere is named by its directory.",
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from strobe.model.errors import Failed
+from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
 
-__all__ = ["Request", "Requests", "ignore_outcome"]
+__all__ = ["Request", "Requests", "ignore_outcome", "take_place"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Requests:
         self, initiators: tuple[NodeId, ...], directory: Path | None, breakpoint: int
     ) -> tuple[str, asyncio.Future[SnapshotId]]:
         """The request's name, and what comes of it."""
+        if directory is not None:
+            take_place(directory, [other.directory for other in self._open.values()])
         outcome: asyncio.Future[SnapshotId] = asyncio.get_running_loop().create_future()
         name = f"r{next(self._numbers)}"
         self._open[name] = Request(outcome, initiators, directory, breakpoint)
@@ -57,10 +60,33 @@ class Requests:
             return
         request.outcome.set_exception(
             Failed(
-                f"Snapshot {'' if snapshot is None else f'{snapshot} '}was not taken: {failure}.",
+                f"Snapshot {'' if snapshot is None else f'{snapshot} '}was not taken: {(failure or '').rstrip('.')}.",
                 untouched="The system runs on; earlier snapshots are untouched.",
                 next="Ask again.",
             )
+        )
+
+
+def take_place(directory: Path, others: Iterable[Path | None] = ()) -> None:
+    """A savepoint is alone in its directory: one that is empty, or is made. Whatever else is there is somebody's."""
+    untouched = "No snapshot was started; the system runs on."
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        empty = not any(directory.iterdir())
+    except (FileExistsError, NotADirectoryError):
+        empty = False
+    except OSError as error:
+        raise Failed(
+            f"The savepoint cannot be written to {directory}: {error.strerror or error}.",
+            untouched=untouched,
+            next="Name a directory that the system may write to.",
+        ) from error
+    if not empty or directory in others:
+        why = "it is not an empty directory" if not empty else "another savepoint is being written there"
+        raise Misuse(
+            f"The savepoint cannot go to {directory}: {why}.",
+            untouched=untouched,
+            next="Name a directory that does not exist yet, or is empty.",
         )
 
 

@@ -258,14 +258,11 @@ class _Serving:
         return {"system": self._plan.topology.name, **recent.get(snapshot, {"snapshot": snapshot}), "where": str(place)}
 
     async def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
-        snapshot, there = body.get("snapshot"), self._system.store.list()
-        if not isinstance(snapshot, int) or snapshot not in there:
-            raise Misuse(
-                f"System {self._plan.topology.name!r} has no snapshot {snapshot}.",
-                untouched="It runs on as it was.",
-                next=f"Its snapshots: {', '.join(map(str, there)) or 'none'}.",
-            )
-        await asyncio.shield(asyncio.ensure_future(self._system.restore(SnapshotId(snapshot))))
+        snapshot = body.get("snapshot")
+        if isinstance(snapshot, bool) or not isinstance(snapshot, int | str) or snapshot == "":
+            raise Misuse("The request says no snapshot.", untouched="Nothing was changed.")
+        wanted = snapshot if isinstance(snapshot, str) else SnapshotId(snapshot)
+        await asyncio.shield(asyncio.ensure_future(self._system.restore(wanted)))
         return {
             "system": self._plan.topology.name,
             "snapshot": snapshot,

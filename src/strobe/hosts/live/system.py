@@ -21,6 +21,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,8 +34,9 @@ from strobe.hosts.live.coordinator import LiveCoordinator
 from strobe.hosts.live.memory import Memory
 from strobe.hosts.live.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.peers import Reach
+from strobe.hosts.live.reading import load_named, load_own
 from strobe.hosts.live.revival import BEGINNING
-from strobe.hosts.live.snapshots import Loaded, check_fits, load
+from strobe.hosts.live.snapshots import Loaded, load
 from strobe.hosts.live.tls import NOBODY
 from strobe.hosts.live.topology import DEFAULTS, Topology, load_class, parse_address
 from strobe.model.errors import Failed, Misuse
@@ -42,7 +44,6 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.coordination import CoordinatorSettings
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.locate import locate
 from strobe.store.manifest import Kind, Manifest
 from strobe.store.snapshots import SnapshotStore
 
@@ -228,9 +229,13 @@ class System:
         taking = self._running().snapshot(kind, initiators=names, directory=directory)
         return await self._or_failure(taking)  # type: ignore[no-any-return]
 
-    async def restore(self, snapshot: SnapshotId) -> None:
-        """The whole system goes back to this snapshot, for good: it is the first thing that the new life records."""
-        await self._or_failure(self._running().restore(snapshot))
+    async def restore(self, snapshot: SnapshotId | str) -> None:
+        """The whole system goes back to this snapshot, for good: it is the first thing that the new life records.
+
+        A number is one of its own, checkpoint or savepoint; any other is named as `strobe inspect` takes it.
+        """
+        find = partial(self._named, snapshot) if isinstance(snapshot, str) else partial(self._own, snapshot)
+        await self._or_failure(self._running().restore(find))
         await self.snapshot()
 
     async def running(self) -> None:
@@ -353,11 +358,16 @@ class System:
     def _first(self, store: SnapshotStore) -> Loaded:
         """What to start from."""
         if self._restore_name is not None:
-            found = locate(self._restore_name, self.home)
-            check_fits(found.load(), self.topology.graph, self.topology.name)
-            return load(found.store, found.snapshot, self.topology.graph)
+            return self._named(self._restore_name)
         there = store.list()
         return load(store, there[-1], self.topology.graph) if there else BEGINNING
+
+    def _named(self, name: str) -> Loaded:
+        return load_named(name, self.home, self.topology)
+
+    def _own(self, snapshot: SnapshotId) -> Loaded:
+        coordinator = self._running()
+        return load_own(snapshot, coordinator.store, *coordinator.savepoint(snapshot), self.topology.graph)
 
     def _node_options(self) -> NodeOptions:
         key_file = self.topology.key_file
