@@ -59,7 +59,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 	@touch $@
 
 test: setup ## run every test that runs without servers; the others say what they miss
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 demo: setup ## a ledger on Spark, killed in the middle of a checkpoint, resumed, and checked by DuckDB (out/demo)
 	$(VENV)/bin/strobe demo --dir out/demo

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -35,10 +36,14 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"hypothesis seed: {'drawn per test' if seed is None else seed} (repeat a run with --hypothesis-seed=N)"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+    if hasattr(config, "workerinput"):
+        # Of two workers none should be left alone with the longest file at the end.
+        slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
+        items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture starts Spark

@@ -30,6 +30,7 @@ def parameters() -> list[object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", parameters())
 def test_a_document_does_what_it_says(path: Path, tmp_path: Path) -> None:
     problem = None
