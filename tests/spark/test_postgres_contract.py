@@ -23,17 +23,17 @@ class PostgresContract(SinkContract):
 
     @pytest.fixture(autouse=True)
     def _servers(self, spark: SparkSession, postgres: str) -> Iterable[None]:
-        self._spark, self._server, self._databases = spark, postgres, dict[Path, Database]()
+        self._spark, self._databases = spark, dict[Path, Database]()
+        self._database = Database(postgres)
         yield
-        for database in self._databases.values():
-            database.drop()
+        self._database.drop()
 
     def spark(self) -> SparkSession:
         return self._spark
 
     def database(self, where: Path) -> Database:
         if where not in self._databases:
-            found = self._databases[where] = Database(self._server)
+            found = self._databases[where] = Database(self._database.dsn, self._database)
             key = ", PRIMARY KEY (k)" if self.key else ""
             found.run(f"CREATE TABLE target (k bigint, v text{key})")
         return self._databases[where]
