@@ -152,6 +152,10 @@ class World:
     def kill_at(self, point: str) -> None:
         self._die_at = point
 
+    def start_points(self, point: str) -> None:
+        """For work without a driver's threads: die at `point`, or at none."""
+        self._die_at, self._dead = point, threading.Event()
+
     def _point(self, name: str, stage: str = "") -> None:
         if self._dead.is_set() or name == self._die_at:
             self._dead.set()

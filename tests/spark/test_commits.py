@@ -13,7 +13,7 @@ from strobe.hosts.spark.commits import Commits
 from strobe.hosts.spark.connectors.base import Unreachable
 from strobe.hosts.spark.faults import POINTS
 from strobe.hosts.spark.messages import StagePart
-from strobe.hosts.spark.sink_ledger import PartState
+from strobe.hosts.spark.sink_ledger import PartState, named_handles
 from strobe.hosts.spark.sink_work import SinkWork
 from strobe.model.errors import Failed
 from strobe.model.ids import SnapshotId
@@ -98,6 +98,7 @@ def test_a_commit_that_fails_is_tried_again_and_snapshots_go_on(world: World, mo
     assert world.work.status().in_doubt == 1
     world.write()
     second = world.take_snapshot(settle=False)
+    assert [h.rpartition("/")[2] for h in named_handles(world.table.manifests[-1])["gold/0"]] == ["1", "2"]
     assert world.commits.unsettled == {first, second}
     assert not world.commits.settle(0.01)
     world.sink.down = None

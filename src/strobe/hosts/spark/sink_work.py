@@ -14,6 +14,7 @@ ledger forgets; the coordinator is told.
 
 from __future__ import annotations
 
+import copy
 import logging
 import queue
 import threading
@@ -67,14 +68,6 @@ class _Prepare:
     begun: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """A complete snapshot names these handles: the ledger is to know before they are committed."""
-
-    handles: tuple[protocol.Handle, ...]
-    snapshot: SnapshotId
-
-
 @dataclass(slots=True)
 class _Attempts:
     """Failures in a row, and when to try again."""
@@ -124,7 +117,7 @@ class SinkWork:
         self._machine = TwoPhaseParticipant(NodeId(self.name), context.incarnation, prepared=handles, keeps=True)
         self._prepares: dict[SnapshotId, protocol.Prepare] = {}  # asked for, the stage is not recorded yet
         self._waiting: deque[_Prepare] = deque()
-        self._due: deque[protocol.CommitParticipantEffect | _Decided] = deque()
+        self._due: deque[protocol.Ask | protocol.Resolve | protocol.Commit] = deque()
         self._preparing, self._committing = _Attempts(), _Attempts()
         self._tasks: queue.Queue[FromCoordinator | _Prepare | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name=f"sink-{self.name}", daemon=True)
@@ -191,8 +184,8 @@ class SinkWork:
             try:
                 if task is not None:
                     self._take(task)
-                self._try_prepares()
                 self._try_due()
+                self._try_prepares()
             except Fenced:
                 return  # another driver has taken over, and says so
             except Exception as error:
@@ -201,7 +194,9 @@ class SinkWork:
                 return
 
     def _pause(self) -> float | None:
-        times = [a.not_before for a, due in ((self._preparing, self._waiting), (self._committing, self._due)) if due]
+        times = [self._committing.not_before] if self._due else []
+        if self._waiting and not self._machine.in_doubt:
+            times.append(self._preparing.not_before)
         return None if not times else max(0.0, min(times) - time.monotonic())
 
     def _take(self, task: FromCoordinator | _Prepare) -> None:
@@ -212,17 +207,15 @@ class SinkWork:
             self._prepares = {s: p for s, p in self._prepares.items() if self._wanted(s)}
             self._prepares[task.snapshot] = task
         else:
-            if isinstance(task, protocol.Commit):
-                self._due.append(_Decided(task.handles, task.snapshot))
-            elif isinstance(task, protocol.Resolve):
-                self._due.append(_Decided(task.commit, task.snapshot))
-            self._due.extend(self._machine.step(task))
+            self._due.append(task)
 
     # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _try_prepares(self) -> None:
         while self._waiting and time.monotonic() >= self._preparing.not_before:
             task = self._waiting[0]
+            if self._machine.in_doubt and self._wanted(task.snapshot):
+                return  # what an earlier driver left is to be settled first: the snapshot waits for it
             outcome = self._prepare(task)
             if outcome is None:
                 return  # later
@@ -298,7 +291,8 @@ class SinkWork:
         return Failed(f"sink {self.name!r} has no vote")
 
     def _manifested(self, handle: str) -> Prepared:
-        entry = next(e for e in self._ledger.entries if e.handle == handle)
+        entry = self._ledger.ledger.find(handle)
+        assert entry is not None
         part = entry.part
         data: dict[str, Json] = {
             "snapshot": part.snapshot,
@@ -313,10 +307,15 @@ class SinkWork:
     # ── committing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _try_due(self) -> None:
+        """Hand the machine what the coordinator has said, one word after the other. A word counts as heard when all it
+        asks for is done, so that until then every vote names what is still in doubt."""
         while self._due and time.monotonic() >= self._committing.not_before:
-            effect = self._due[0]
+            word = self._due[0]
+            heard = copy.copy(self._machine)
             try:
-                self._perform(effect)
+                self._note_decision(word)
+                for effect in heard.step(word):
+                    self._perform(effect)
             except (Fenced, HostFault):
                 raise
             except Exception as error:
@@ -330,13 +329,18 @@ class SinkWork:
                 return
             if self._committing.failures:
                 _log.info("%s has committed", self.name)
+            self._machine = heard
             self._committing = _Attempts()
             self._due.popleft()
 
-    def _perform(self, effect: protocol.CommitParticipantEffect | _Decided) -> None:
-        if isinstance(effect, _Decided):
-            self._ledger.decided(effect.handles, effect.snapshot)
-        elif isinstance(effect, protocol.ToCoordinator):
+    def _note_decision(self, word: protocol.Ask | protocol.Resolve | protocol.Commit) -> None:
+        if isinstance(word, protocol.Commit):
+            self._ledger.decided(word.handles, word.snapshot)
+        elif isinstance(word, protocol.Resolve):
+            self._ledger.decided(word.commit, word.snapshot)
+
+    def _perform(self, effect: protocol.CommitParticipantEffect) -> None:
+        if isinstance(effect, protocol.ToCoordinator):
             self._post(effect.message)
         elif isinstance(effect, protocol.CommitWrites):
             self._commit(effect.handle)
