@@ -1,14 +1,9 @@
-"""One node in this process, spoken to by hand: the handshake of a restore, the fence, TLS."""
+"""One node in this process, spoken to by hand: the handshake of a restore, the fence."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from strobe.hosts.live.auth import Refusal
 from strobe.hosts.live.codec import decode_plain, encode_message, encode_plain, marker_item
@@ -27,14 +22,11 @@ from strobe.hosts.live.control import (
 )
 from strobe.hosts.live.link import Dialer, Link
 from strobe.hosts.live.node import Node, NodeConfig
-from strobe.hosts.live.options import NodeOptions
-from strobe.hosts.live.tls import Tls
 from strobe.hosts.live.topology import joined
-from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from tests.live.apps import Account, Transfer
-from tests.live.systems import bank, money, run, system, verified
+from tests.live.systems import run
 
 KEY = b"the key of these tests, 32 bytes"
 GRAPH = Graph((NodeId("a"), NodeId("b")), joined(("a", "b")))
@@ -196,34 +188,3 @@ def test_a_state_that_does_not_fit_the_class_is_refused_with_the_field() -> None
             assert "Account.balance" in refused.reason
 
     run(work)
-
-
-# ── TLS ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def certificates(directory: Path) -> Tls:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl to make certificates with")
-    key, certificate = directory / "node.key", directory / "node.pem"
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=strobe test",
-         "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return Tls(str(certificate), str(key), str(certificate))
-
-
-def test_a_system_runs_over_tls(tmp_path: Path) -> None:
-    options = NodeOptions(KEY, tls=certificates(tmp_path))
-
-    async def work() -> None:
-        async with system(bank("ab"), tmp_path / "home", options=options) as live:
-            assert money(verified(live, await live.snapshot())) == 2000
-
-    run(work)
-
-
-def test_tls_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match=r"nowhere\.pem"):
-        Tls("nowhere.pem", "nowhere.key", "nowhere.pem").accepting()

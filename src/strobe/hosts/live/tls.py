@@ -64,13 +64,13 @@ def why_broken(error: BaseException | None, *, tls: bool) -> str:
         return NOBODY
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not one that the authority in [tls] vouches for ({error.verify_message})"
-    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-        return f"it does not accept the certificate in [tls] ({_plain(error)})"
     if isinstance(error, ssl.SSLError):
-        return f"it does not speak TLS as this side does: [tls] has to be the same at both ends ({_plain(error)})"
+        said = (error.reason or str(error)).lower().replace("_", " ")
+        return f"it does not speak TLS as this side does ({said}); [tls] has to be the same at both ends"
     if error is None or isinstance(error, ConnectionError):
-        other = "does not use TLS, as this side does" if tls else "uses TLS, and this side does not"
-        return f"it hangs up when greeted; perhaps it {other}"
+        # Neither side says why it does not like the other's certificate: it hangs up.
+        perhaps = "[tls] is not the same at both ends" if tls else "it uses TLS, and this side does not"
+        return f"it hung up in the middle of the handshake; perhaps {perhaps}"
     number = _number(error) if isinstance(error, OSError) else 0
     return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
 
@@ -79,10 +79,6 @@ def _number(error: OSError) -> int:
     """What the system says; where a name has several addresses, asyncio tells only in a text what it said of each."""
     said = re.findall(r"\[Errno (\d+)\]", str(error)) if error.errno is None else []
     return int(said[-1]) if said else error.errno or 0
-
-
-def _plain(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).lower().replace("_", " ")
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
