@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import strobe
+from strobe.cli.main import cli
 from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.rehearse import dry_run
+from strobe.hosts.spark.restore_plan import RestoreOptions
 from strobe.hosts.spark.sink_ledger import PartState, read_ledgers
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
@@ -95,3 +101,47 @@ def test_a_commit_that_fails_is_tried_until_it_succeeds_and_snapshots_go_on(
     eventually(lambda: job.store.list() == (second,), "the settled one goes by retention", job)
     assert job.status().sinks[0].failures == 0
     job.cancel()
+
+
+def test_a_job_that_ends_with_parts_in_doubt_says_so_and_a_rollback_throws_them_away(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, out = tmp_path / "home", tmp_path / "out"
+    monkeypatch.setattr("strobe.hosts.spark.job.SETTLE_PATIENCE", 0.5)
+    add_file(tmp_path / "in", 0)
+    pipeline = numbers(tmp_path / "in", "out", bounded=False, retained=5)
+    job = start_job(pipeline, home=str(home), base=tmp_path, spark=spark)
+    await_rows(job, 5)
+    first = job.checkpoint()
+    eventually(lambda: not job.status().sinks[0].in_doubt and ids(out) == list(range(5)), "the first part", job)
+    (out / "down").touch()
+    add_file(tmp_path / "in", 1)
+    await_rows(job, 10)
+    second = job.checkpoint()
+    job.cancel()
+    shown = ask("transactions", "numbers", "--json", "--home", str(home))
+    assert [(p["snapshot"], p["state"]) for p in shown["parts"]] == [(first, "committed"), (second, "in doubt")]
+    assert shown["parts"][1]["by_hand"].startswith("mv ")
+    assert ask("transactions", f"numbers/{first}", "--json", "--home", str(home))["parts"][0]["state"] == "committed"
+
+    (out / "down").unlink()
+    back = RestoreOptions(snapshot=f"numbers/{first}")
+    plan = dry_run(numbers(tmp_path / "in", "out"), restore=back, home=str(home), base=tmp_path, spark=spark)
+    assert "1 part(s) in doubt will be thrown away" in plan.sinks[0].detail
+    assert ids(out) == list(range(5)), "a plan touches nothing"
+    restored = start_job(
+        numbers(tmp_path / "in", "out", retained=5), home=str(home), base=tmp_path, spark=spark, restore=back
+    )
+    finish(restored)
+    assert sorted(ids(out)) == list(range(10))
+    assert ("abort", f"numbers/gold/0/1/{second}") in calls(out)
+    refused = dry_run(
+        pipeline, restore=RestoreOptions(snapshot=f"numbers/{second}"), home=str(home), base=tmp_path, spark=spark
+    )
+    assert "which was thrown away" in refused.problems[0].what
+
+
+def ask(*words: str) -> Any:
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
