@@ -145,3 +145,14 @@ class Shouter(Process):
 
     def on_start(self) -> None:
         self.send(self.peers[0], bytes(self.size))
+
+
+@dataclass
+class Talker(Process):
+    """Prints a lot, as people do who want to see what happens."""
+
+    lines: int = 0
+
+    def on_start(self) -> None:
+        for _ in range(self.lines):
+            print("a long line".ljust(100, "."))

@@ -21,7 +21,7 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.manifest import Kind
 from strobe.verify.consistency import check_journal
-from tests.live.apps import Account, Counter, SlowAccount, Stumbler
+from tests.live.apps import Account, Counter, SlowAccount, Stumbler, Talker
 from tests.live.systems import bank, money, run, settings, system, verified
 
 
@@ -234,11 +234,22 @@ def test_a_handler_that_always_fails_ends_the_system_with_its_reason(tmp_path: P
 
     async def work() -> None:
         live = system(topology, tmp_path, max_restarts=2)
-        with pytest.raises(Failed, match=r"node b ended 3 times .*its process ended with 1"):
+        with pytest.raises(Failed, match=r"node b ended 3 times .*: a handler failed: RuntimeError: stumbled"):
             async with live:
                 await live.incarnation_after(100)
 
     run(work)
+
+
+def test_what_a_process_prints_goes_to_its_log_and_never_blocks_it(tmp_path: Path) -> None:
+    topology = Topology("talk", (NodeSpec(NodeId("a"), Talker, params={"lines": 3000}),))
+
+    async def work() -> None:
+        async with system(topology, tmp_path, logs=tmp_path / "logs") as live:
+            await live.snapshot()
+
+    run(work)
+    assert (tmp_path / "logs" / "a.log").read_text().count("a long line") == 3000
 
 
 def test_a_port_in_use_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ class LiveCoordinator:
         self._gathering: dict[SnapshotId, Gathering] = {}
         self._states: dict[tuple[NodeId, SnapshotId], bytearray] = {}
         self._requests = Requests()
+        self._faults: dict[NodeId, str] = {}  # why nodes are about to end
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._figures_asked: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,7 +115,7 @@ class LiveCoordinator:
     @property
     def missing(self) -> dict[NodeId, str]:
         """The nodes that cannot be reached, and why."""
-        return {node: peer.trouble for node, peer in self._peers.items() if not peer.present}
+        return {node: peer.trouble for node, peer in self._peers.items() if not peer.present or peer.trouble}
 
     def present(self, node: NodeId) -> bool:
         return self._peers[node].present
@@ -125,9 +126,12 @@ class LiveCoordinator:
         """The node listens there."""
         self._peers[node].dial(address)
 
-    def gone(self, node: NodeId, reason: str) -> None:
-        """The node's process has ended."""
+    async def gone(self, node: NodeId, reason: str) -> str:
+        """The node's process has ended. If it has said why, then that is the reason, which is returned."""
+        await self._peers[node].last_words()
+        reason = self._faults.pop(node, reason)
         self._peers[node].gone(reason)
+        return reason
 
     async def start(self, loaded: Loaded = BEGINNING) -> None:
         """Brings the snapshot to life as soon as all nodes are reached; returns when all run."""
@@ -228,7 +232,13 @@ class LiveCoordinator:
                     if not waiting.done():
                         waiting.set_result(None)
         elif isinstance(message, control.Fault):
-            _log.error("Node %s: %s", node, message.reason)
+            self._fault(node, f"a handler failed: {message.reason}")
+
+    def _fault(self, node: NodeId, reason: str) -> None:
+        if self.topology.spec(node).is_remote:
+            self._peers[node].replaced(reason)
+        else:
+            self._faults[node] = reason  # whoever started it will say that it has ended
 
     def peer_lost(self, node: NodeId, reason: str) -> None:
         _log.warning("Node %s is lost: %s", node, reason)

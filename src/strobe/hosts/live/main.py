@@ -83,6 +83,7 @@ def main() -> int:
 
         def ready(address: tuple[str, int]) -> None:
             print(json.dumps({"host": address[0], "port": address[1]}), flush=True)
+            _prints_to_log()
             gc.collect()
             gc.freeze()
             os.set_blocking(0, False)
@@ -93,10 +94,16 @@ def main() -> int:
 
     try:
         asyncio.run(run())
-    except StrobeError as error:
+    except StrobeError as error:  # once the node runs this goes to the log, like everything else
         print(json.dumps({"error": str(error), "exit": error.exit_code}), flush=True)
         return error.exit_code
     return 0
+
+
+def _prints_to_log() -> None:
+    """Nobody reads the pipe any more: what handlers print would fill it, and then block them for ever."""
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def _parent_gone() -> None:

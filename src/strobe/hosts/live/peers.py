@@ -84,10 +84,24 @@ class Peer:
         for item in pieces(snapshot, state):
             self._send(item)
 
+    async def last_words(self, seconds: float = 1.0) -> None:
+        """The process is known to have ended: what it said before that has come when its connection has ended too."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self._dialer is not None and self._dialer.link.connected:
+            if asyncio.get_running_loop().time() > deadline:
+                return
+            await asyncio.sleep(0.002)
+
     def gone(self, reason: str) -> None:
-        """The process is known to have ended."""
+        """The process has ended, and where the next one will be is not known yet."""
         self.close()
         self._lost(reason)
+
+    def replaced(self, reason: str) -> None:
+        """The process has ended or is about to. Another one is expected at the same address."""
+        assert self.address is not None
+        self._lost(reason)
+        self.dial(self.address)
 
     def close(self) -> None:
         self._stop_waiting()
@@ -118,18 +132,13 @@ class Peer:
     def _welcomed(self, welcome: Welcome) -> bool:
         self._stop_waiting()
         if self._life and welcome.life != self._life:
-            asyncio.get_running_loop().call_soon(self._replaced)
+            asyncio.get_running_loop().call_soon(self.replaced, "another process answers at its address")
             return False
         self._life = welcome.life
         if not self.present:
             self.present = True
             asyncio.get_running_loop().call_soon(self._owner.peer_back, self.node)
         return True
-
-    def _replaced(self) -> None:
-        assert self.address is not None
-        self._lost("another process answers in its place")
-        self.dial(self.address)
 
     def _unreachable(self) -> None:
         self._stop_waiting()

@@ -206,7 +206,10 @@ class _Serving:
         rush.cancel()
         if not taking.done():
             taking.cancel()
-            return None, "it was not waited for" if self._rush.is_set() else f"it took longer than {_LAST_SNAPSHOT:g} s"
+            if self._rush.is_set():
+                return None, "it was not waited for"
+            missing = ", ".join(self._system.missing)
+            return None, f"it took longer than {_LAST_SNAPSHOT:g} s{missing and f'; missing: {missing}'}"
         error = taking.exception()
         if isinstance(error, StrobeError):
             return None, error.what

@@ -336,7 +336,7 @@ class System:
                 return
             ends.append(loop.time())
             reason = f"its process ended with {code}" if code >= 0 else f"its process was ended by {_signal(-code)}"
-            self._running().gone(node, reason)
+            reason = await self._running().gone(node, reason)
             if len(ends) > self._max_restarts and ends[-1] - ends[0] < self._restart_window:
                 self._fail(f"node {node} ended {len(ends)} times within {self._restart_window:g} s: {reason}")
                 return
