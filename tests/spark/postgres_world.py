@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+import strobe
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.ids import Incarnation, NodeId, Timeline
 
@@ -65,3 +66,37 @@ def context_of(
         base=base,
         staging=base / "sinks" / "balances" / "0" / f"t{timeline}",
     )
+
+
+def numbers(dsn: str, *, bounded: bool = True, sink: strobe.Sink | None = None, **checkpoint: Any) -> strobe.Pipeline:
+    """From table `numbers` to table `target`, five rows at a time, by default on snapshot."""
+    pipeline = strobe.Pipeline("numbers", checkpoint=strobe.CheckpointConfig(**{"interval": None, **checkpoint}))
+
+    @pipeline.stage(uid="source", trigger={"availableNow": True} if bounded else {"processingTime": "0 seconds"})
+    def read(spark: SparkSession) -> DataFrame:
+        return strobe.read_postgres(spark, dsn, "numbers", column="id", max_rows_per_batch=5)
+
+    @pipeline.stage(uid="gold", reads="source", to=sink or strobe.PostgresSink(dsn, "target", delivery="on_snapshot"))
+    def gold(source: DataFrame) -> DataFrame:
+        return source.withColumn("twice", source.id * 2)
+
+    return pipeline
+
+
+def set_up_numbers(database: Database, rows: int, target: str = "id bigint, twice bigint") -> None:
+    database.run("CREATE TABLE numbers (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY)")
+    database.run(f"CREATE TABLE target ({target})")
+    add_numbers(database, rows)
+
+
+def add_numbers(database: Database, rows: int) -> None:
+    """The next ids."""
+    for _ in range(rows):
+        database.run("INSERT INTO numbers DEFAULT VALUES")
+
+
+def delivered(database: Database) -> list[int]:
+    """The ids that are visible, in order; one that is there twice is there twice."""
+    rows = database.rows("SELECT id, twice FROM target ORDER BY id")
+    assert all(twice == 2 * id for id, twice in rows)
+    return [id for id, _ in rows]

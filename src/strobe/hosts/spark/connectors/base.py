@@ -95,6 +95,7 @@ class SinkOutlook:
 
 class Sink(ABC):
     uid: str | None = None
+    trouble: str = ""  # why `write` does not come to an end, while it tries again; shown in the stage's status
 
     def named(self, uid: str) -> Self:
         """Give the sink a uid, unique within its stage: it is then found again by that, and not by its place in
