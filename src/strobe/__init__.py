@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     )
     from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
     from strobe.hosts.spark.connectors.delta import DeltaSink
+    from strobe.hosts.spark.connectors.file import FileSink
     from strobe.hosts.spark.connectors.kafka import KafkaSink
     from strobe.hosts.spark.connectors.kafka_source import read_kafka
-    from strobe.hosts.spark.connectors.simple import ConsoleSink, ForeachBatchSink
+    from strobe.hosts.spark.connectors.postgres import PostgresSink
+    from strobe.hosts.spark.connectors.postgres_source import read_postgres
+    from strobe.hosts.spark.connectors.simple import BatchInfo, ConsoleSink, ForeachBatchSink, MemorySink
     from strobe.hosts.spark.connectors.staging import Staging
     from strobe.hosts.spark.deterministic import stable_random
     from strobe.hosts.spark.job import Job, JobState
@@ -29,9 +32,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CheckpointConfig", "ConsoleSink", "DeadLetters", "Delivery", "DeltaSink", "ForeachBatchSink", "Job", "JobState",
-    "KafkaSink", "Letters", "Part", "Pipeline", "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate",
-    "SinkOutlook", "Staging", "TransactionalSink", "feedback", "read_kafka", "stable_random",
+    "BatchInfo", "CheckpointConfig", "ConsoleSink", "DeadLetters", "Delivery", "DeltaSink", "FileSink",
+    "ForeachBatchSink", "Job", "JobState", "KafkaSink", "Letters", "MemorySink", "Part", "Pipeline", "PostgresSink",
+    "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "Staging", "TransactionalSink",
+    "feedback", "read_kafka", "read_postgres", "stable_random",
 ]  # fmt: skip
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
@@ -51,8 +55,13 @@ _HOMES = {
     "DeltaSink": "connectors.delta",
     "KafkaSink": "connectors.kafka",
     "read_kafka": "connectors.kafka_source",
+    "PostgresSink": "connectors.postgres",
+    "read_postgres": "connectors.postgres_source",
+    "FileSink": "connectors.file",
+    "BatchInfo": "connectors.simple",
     "ConsoleSink": "connectors.simple",
     "ForeachBatchSink": "connectors.simple",
+    "MemorySink": "connectors.simple",
     "Staging": "connectors.staging",
     "stable_random": "deterministic",
     "Job": "job",
