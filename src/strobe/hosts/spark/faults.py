@@ -38,6 +38,7 @@ POINTS: Final[Mapping[str, str]] = {
     "sink.vote-durable": "a sink's ledger says that its part is prepared, the vote is not out",
     "commit.decided": "a manifest that names parts of sinks is durable, no sink knows",
     "commit.begun": "a sink is about to make a part visible",
+    "kafka.in-transaction": "a part's messages and its record are in an open Kafka transaction",
     "commit.visible": "a part is visible, its sink's ledger does not know",
     "commit.forgotten": "a sink's ledger has the part as committed, the coordinator does not know",
     "commit.settled": "every sink has committed a snapshot, nothing is disposed of",

@@ -122,7 +122,7 @@ class KafkaSink(TransactionalSink):
             self._asked = time.monotonic()
         me = CommitRecord(owner, context.job, context.name, int(context.timeline), int(context.incarnation), -1)
         self._publisher = Publisher(self._cluster, log, me, self._settings)
-        self._publisher.open()
+        self._publisher.open(_needs(PartSize(), self._limits))
         self._letters = Letters(self.dead_letters, context, where)
         self._staging = Staging(context, options={"compression": "snappy"})
 
@@ -211,13 +211,10 @@ class KafkaSink(TransactionalSink):
         self, part: Part, snapshot: int | None, files: list[Path], limits: Mapping[str, TopicLimits], size: PartSize,
         skipped: Mapping[Path, frozenset[int]],
     ) -> None:  # fmt: skip
-        bounds = [found.max_bytes for found in limits.values()] or [Needs().largest_limit]
-        needs = Needs(size.bytes, size.largest, max(bounds), min(bounds))
-
         def rows(producer: Any, wait: Any) -> int:
             return sum(send(producer, file, self.topic, skipped.get(file, frozenset()), wait) for file in files)
 
-        self._publisher.publish(int(part.timeline), part.through, snapshot, needs, rows)
+        self._publisher.publish(int(part.timeline), part.through, snapshot, _needs(size, limits), rows)
 
     def _sorted(
         self, files: list[Path], limits: Mapping[str, TopicLimits]
@@ -247,6 +244,11 @@ class KafkaSink(TransactionalSink):
     def _forget(self, part: Part) -> None:
         self._letters.drop(part)
         self._staging_of(part).forget(part)
+
+
+def _needs(size: PartSize, limits: Mapping[str, TopicLimits]) -> Needs:
+    bounds = [found.max_bytes for found in limits.values()] or [Needs().largest_limit]
+    return Needs(size.bytes, size.largest, max(bounds), min(bounds))
 
 
 def _skipped(rejected: Iterable[tuple[Path, int, Rejected]]) -> dict[Path, frozenset[int]]:

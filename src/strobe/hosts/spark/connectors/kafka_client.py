@@ -30,6 +30,10 @@ _SECRETS: Final = ("password", "secret", "token", "jaas", "key.pem", "private")
 _JAVA_NAMES: Final = {"max.request.size": "message.max.bytes"}
 
 _log = logging.getLogger("strobe.kafka")
+# What librdkafka would print: all of it comes back as an error of some call, in our words.
+_quiet = logging.getLogger("strobe.kafka.librdkafka")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class KafkaCluster:
     def settings(self, **more: Any) -> dict[str, Any]:
         """For another client of this cluster; names with _ for dots. What the user has said comes last."""
         ours = {name.replace("_", "."): value for name, value in more.items()}
-        quiet = {"log_level": 2}
+        quiet = {"log_level": 2, "logger": _quiet}
         return {**quiet, **ours, **self._settings, "bootstrap.servers": self.servers, "error_cb": self.hear}
 
     def hear(self, error: KafkaError) -> None:
@@ -103,14 +107,14 @@ class KafkaCluster:
                 next="Settings are named as librdkafka names them.",
             ) from None
 
-    def reach(self, patience: float = REACH) -> ClusterMetadata:
+    def reach(self) -> ClusterMetadata:
         """The cluster's topics. Unreachable, with what was tried, if nobody answers in time."""
         from confluent_kafka import KafkaError, KafkaException
 
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + REACH
         while True:
             try:
-                found: ClusterMetadata = self.admin.list_topics(timeout=min(2.0, patience))
+                found: ClusterMetadata = self.admin.list_topics(timeout=min(2.0, REACH))
                 return found
             except KafkaException as error:
                 self.admin.poll(0)
@@ -176,5 +180,5 @@ def _later(errors: type[KafkaError]) -> tuple[int, ...]:
         errors._TIMED_OUT_QUEUE, errors._MSG_TIMED_OUT, errors._STATE, errors.COORDINATOR_LOAD_IN_PROGRESS,
         errors.COORDINATOR_NOT_AVAILABLE, errors.NOT_COORDINATOR, errors.LEADER_NOT_AVAILABLE,
         errors.NOT_LEADER_FOR_PARTITION, errors.REQUEST_TIMED_OUT, errors.NOT_ENOUGH_REPLICAS,
-        errors.CONCURRENT_TRANSACTIONS, errors._RESOLVE, errors._SSL,
+        errors.CONCURRENT_TRANSACTIONS, errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH, errors._RESOLVE,
     )  # fmt: skip

@@ -112,10 +112,12 @@ class CommitLog:
         )
         for name in ("transactional.id", "compression.type", "linger.ms", "batch.size", "acks", "partitioner"):
             settings.pop(name, None)
+        self.cluster.reach()  # who leads the topic may have changed, or the broker may be another since
         try:
             end = self._end()
             consumer: Consumer = self.cluster.made(lambda: Consumer(settings))
             try:
+                consumer.list_topics(self.topic, timeout=ASK)  # or the consumer takes its time to look around
                 consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
                 return self._read(consumer, end)
             finally:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import AnalysisException
+
 from strobe.hosts.spark.connectors.kafka import need_package
 from strobe.hosts.spark.connectors.kafka_client import KafkaCluster, checked_settings
 from strobe.hosts.spark.jars import fetched
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["read_kafka"]
 
-_PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -70,7 +71,6 @@ def read_kafka(
     said = {name: str(value) for name, value in (options or {}).items()}
     need_package()
     _look(servers, topics, settings, said, where)
-    _add_connector(spark)
     ours = {
         "kafka.bootstrap.servers": servers,
         "subscribe": ",".join(topics),
@@ -83,7 +83,14 @@ def read_kafka(
         **({"maxOffsetsPerTrigger": str(max_rows_per_batch)} if max_rows_per_batch is not None else {}),
         **{f"kafka.{name}": value for name, value in _java_settings(settings, where).items()},
     }
-    return spark.readStream.format("kafka").options(**{**ours, **said}).load()
+    reader = spark.readStream.format("kafka").options(**{**ours, **said})
+    try:
+        return reader.load()
+    except AnalysisException as error:  # a session may have a connector: of its own, or from an earlier call
+        if "Failed to find data source" not in str(error):
+            raise
+    _add_connector(spark)
+    return reader.load()
 
 
 def _look(servers: str, topics: tuple[str, ...], settings: dict[str, Any], said: Mapping[str, str], where: str) -> None:
@@ -102,15 +109,6 @@ def _look(servers: str, topics: tuple[str, ...], settings: dict[str, Any], said:
 
 
 def _add_connector(spark: SparkSession) -> None:
-    """Give the session the connector, unless it has one: of its own, or from an earlier call."""
-    jvm: Any = spark._jvm
-    loader = spark._jsparkSession.sessionState().resourceLoader().jarClassLoader()
-    try:
-        jvm.java.lang.Class.forName(_PROVIDER, False, loader)
-        return
-    except Exception as error:  # py4j's, of whatever class
-        if "ClassNotFoundException" not in str(error):
-            raise
     with importlib.resources.as_file(importlib.resources.files(__package__) / "kafka.lock") as lock:
         for jar in fetched(Path(lock)):
             spark.sql(f"ADD JAR '{jar.as_uri()}'")

@@ -17,7 +17,6 @@ a new producer reads the records before it writes: finding a higher incarnation,
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,8 +39,6 @@ _SLOWEST: Final = 1_000_000  # bytes a second that even a poor line manages
 _BATCH: Final = 1_000_000  # librdkafka's own default
 _STILL: Final = 10.0  # seconds without any progress after which an attempt is given up
 _INIT: Final = 30.0
-
-_log = logging.getLogger("strobe.kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +79,9 @@ class Publisher:
         record = self._records.get(timeline)
         return -1 if record is None else record.through
 
-    def open(self) -> None:
+    def open(self, needs: Needs) -> None:
         """Fence off every older producer, learn what is visible, and say who writes from now on."""
-        self._renew(Needs())
+        self._renew(needs)
         known = self._records.get(self._me.timeline)
         mine = self._record(self._me.timeline, -1 if known is None else known.through, None, 0)
         self._transact(lambda producer: None, mine)
@@ -131,7 +128,7 @@ class Publisher:
             producer.commit_transaction(_STILL * 2)
         except KafkaException as error:
             raise self._failed(producer, error.args[0]) from None
-        except BufferError:
+        except (BufferError, SystemError):  # the latter when a fatal error meets a callback inside confluent_kafka
             raise self._failed(producer, None) from None
         except BaseException:
             self._abort(producer)
@@ -161,28 +158,31 @@ class Publisher:
         """What went wrong, in words. What became of the transaction is found out by the next attempt."""
         from confluent_kafka import KafkaError
 
-        lost = self._lost
-        fenced = error is not None and error.code() in _fenced(KafkaError)
-        self._abort(producer)
+        lost, late = self._lost, self._abort(producer)
+        fenced = any(e is not None and e.code() in _fenced(KafkaError) for e in (error, lost, late))
         if fenced:
             # The records say by whom; only the next attempt can read them.
             return Unreachable(
                 f"Kafka at {self._cluster.servers}: another producer has taken the transactional id "
                 f"{self._log.transactional_id!r} over."
             )
-        cause = lost or error or KafkaError(KafkaError._TIMED_OUT)
+        cause = lost or error or late or KafkaError(KafkaError._TIMED_OUT)
         return self._cluster.explain(cause, "the transaction failed, and will be repeated as a whole")
 
-    def _abort(self, producer: Producer) -> None:
-        """As well as it can be done: the next attempt sees to it in any case."""
-        from confluent_kafka import KafkaException
+    def _abort(self, producer: Producer) -> KafkaError | None:
+        """As well as it can be done: the next attempt sees to it in any case. Returns why it cannot."""
+        from confluent_kafka import KafkaError, KafkaException
 
+        self._drop()
         try:
             producer.purge()
             producer.abort_transaction(2.0)
         except KafkaException as error:
-            _log.debug("abort: %s", error)
-        self._drop()
+            found = error.args[0]
+            return found if isinstance(found, KafkaError) else None
+        except SystemError:
+            return None
+        return None
 
     # ── the producer ────────────────────────────────────────────────────────────────────────────────────────────────
 

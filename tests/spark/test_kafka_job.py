@@ -1,0 +1,87 @@
+"""From Kafka to Kafka on real Spark: each message once for whoever reads committed ones, offsets in the snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.jobs import check_checkpoints, finish
+from tests.spark.kafka_jobs import await_batches, await_settled, doubled_rows, numbers, once, put_numbers
+from tests.spark.kafka_world import new_topic, pinned
+from tests.spark.restoring import start
+
+pytestmark = [pytest.mark.spark, pytest.mark.services("kafka")]
+
+
+def test_messages_become_visible_with_the_checkpoint_and_each_once(
+    spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    source, target = new_topic(kafka, "in"), new_topic(kafka, "out")
+    put_numbers(kafka, source, 0, 300)
+    job = start(numbers(kafka, source, target), tmp_path, spark)
+    await_batches(job, 300)
+    assert doubled_rows(kafka, target) == {}
+    assert not pinned(kafka, [target]), "no transaction is open before the snapshot is complete"
+    job.checkpoint(120)
+    await_settled(job)
+    assert doubled_rows(kafka, target) == once(0, 300)
+    put_numbers(kafka, source, 300, 400)
+    await_batches(job, 400)
+    assert doubled_rows(kafka, target) == once(0, 300)
+    job.stop()
+
+    finish(start(numbers(kafka, source, target, bounded=True), tmp_path, spark))
+    assert doubled_rows(kafka, target) == once(0, 400)
+    assert not pinned(kafka, [target, "strobe-commits"])
+
+
+def test_on_batch_messages_are_visible_before_any_checkpoint(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    source, target = new_topic(kafka, "in"), new_topic(kafka, "out")
+    put_numbers(kafka, source, 0, 300)
+    job = start(numbers(kafka, source, target, delivery="on_batch"), tmp_path, spark)
+    await_batches(job, 300)
+    assert doubled_rows(kafka, target) == once(0, 300)
+    assert job.store.list() == ()
+    job.stop()
+
+
+def test_a_rollback_reads_on_from_the_offsets_of_its_snapshot(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    source, target = new_topic(kafka, "in"), new_topic(kafka, "out")
+    put_numbers(kafka, source, 0, 100)
+    job = start(numbers(kafka, source, target), tmp_path, spark)
+    await_batches(job, 100)
+    first = job.checkpoint(120)
+    put_numbers(kafka, source, 100, 150)
+    await_batches(job, 150)
+    job.checkpoint(120)
+    await_settled(job)
+    job.stop()
+    assert doubled_rows(kafka, target) == once(0, 150)
+
+    put_numbers(kafka, source, 150, 180)
+    again = numbers(kafka, source, target, bounded=True)
+    finish(start(again, tmp_path, spark, snapshot=f"numbers/{first}"))
+    # What was sent stays sent: the topic has what came after the snapshot once for each timeline, and nothing else.
+    assert doubled_rows(kafka, target) == once(0, 180) + once(100, 150)
+
+
+def test_a_fork_reads_on_from_the_snapshot_while_the_original_goes_on(
+    spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    source, target, other = new_topic(kafka, "in"), new_topic(kafka, "out"), new_topic(kafka, "fork")
+    put_numbers(kafka, source, 0, 100)
+    job = start(numbers(kafka, source, target), tmp_path, spark)
+    await_batches(job, 100)
+    snapshot = job.checkpoint(120)
+    put_numbers(kafka, source, 100, 160)
+    fork = numbers(kafka, source, other, bounded=True, name="fork")
+    finish(start(fork, tmp_path, spark.newSession(), snapshot=f"numbers/{snapshot}"))
+    assert doubled_rows(kafka, other) == once(100, 160)
+    await_batches(job, 160)
+    job.checkpoint(120)
+    await_settled(job)
+    check_checkpoints(job)
+    job.stop()
+    assert doubled_rows(kafka, target) == once(0, 160)
