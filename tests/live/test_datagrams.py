@@ -27,6 +27,7 @@ from strobe.hosts.live.datagrams import LARGEST, Ack, Data, Incoming, Outgoing, 
 from strobe.hosts.live.merge import merge_to_file
 from strobe.hosts.live.options import NodeOptions
 from strobe.hosts.live.process import Process
+from strobe.hosts.live.reading import read_cut
 from strobe.hosts.live.system import System
 from strobe.hosts.live.tls import Tls
 from strobe.hosts.live.topology import Topology
@@ -34,6 +35,7 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import SnapshotId
 from strobe.verify.consistency import check_journal
 from tests.live.apps import Account, Shouter, SlowAccount, Transfer
+from tests.live.commandline import EXAMPLES, Terminal, up
 from tests.live.proxies import Udp, network
 from tests.live.systems import bank, money, run, settings, system, verified
 
@@ -233,3 +235,31 @@ def test_a_message_too_large_for_a_datagram_is_refused_before_it_is_sent(
 
     run(work)
     assert "too large for one message" in caplog.text
+
+
+# ── the command line ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_system_over_datagrams_through_all_commands(tmp_path: Path) -> None:
+    strobe = Terminal(tmp_path)
+    in_order = (EXAMPLES / "bank.toml").read_text().replace('"bank.py:', f'"{EXAMPLES}/bank.py:')
+    (tmp_path / "in-order.toml").write_text(in_order)
+    (tmp_path / "bank.toml").write_text(f'protocol = "lai-yang"\n{in_order}')
+    with up(strobe, "bank.toml", "--interval", "0"):
+        flying: list[int] = []
+        while not flying:
+            taken = strobe.ask("live", "snapshot", "--from", "cairo")
+            cut = read_cut(f"bank/{taken['snapshot']}", strobe.home)
+            flying = [message.payload["amount"] for content in cut.channels.values() for message in content]
+            assert sum(state["balance"] for state in cut.states.values()) + sum(flying) == 4000
+            assert taken["messages_in_flight"] == len(flying)
+        strobe.ask("live", "kill", "berlin")
+        done = strobe.ask("live", "restore", "bank", str(taken["snapshot"]))
+        assert strobe.ask("live", "status")["incarnation"] == done["incarnation"] > 1
+        assert {node["state"] for node in strobe.ask("live", "status")["nodes"]} == {"running"}
+        last = strobe.ask("live", "down")["snapshot"]
+    assert strobe("verify", f"bank/{last}").code == 0
+    refused = strobe("live", "up", "in-order.toml", "--json")
+    assert refused.code == 2
+    assert "was taken with lai-yang, and bank is to run with chandy-lamport" in refused.json["error"]["what"]
+    assert strobe.ask("live", "up", "bank.toml", "--for", "0.2")["snapshot"] > last

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strobe.hosts.live.snapshots import Loaded, check_fits, load, to_cut
+from strobe.hosts.live.snapshots import Loaded, check_fits, check_protocol, load, to_cut
 from strobe.hosts.live.topology import Topology
 from strobe.model.cut import Cut
 from strobe.model.errors import Misuse
@@ -19,7 +19,7 @@ from strobe.model.ids import SnapshotId
 from strobe.store.locate import locate
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["load_named", "load_own", "read_cut"]
+__all__ = ["load_last", "load_named", "load_own", "read_cut"]
 
 
 def read_cut(snapshot: str, home: Path = Path(".strobe")) -> Cut:
@@ -34,8 +34,19 @@ def read_cut(snapshot: str, home: Path = Path(".strobe")) -> Cut:
 def load_named(name: str, home: Path, topology: Topology) -> Loaded:
     """A snapshot to start from, named in the same way, wherever it was taken."""
     found = locate(name, home)
-    check_fits(found.load(), topology.graph, topology.name)
+    manifest = found.load()
+    check_fits(manifest, topology.graph, topology.name)
+    check_protocol(manifest, topology.protocol, topology.name)
     return load(found.store, found.snapshot, topology.graph)
+
+
+def load_last(store: SnapshotStore, topology: Topology) -> Loaded | None:
+    """The system's own newest snapshot, if it has one."""
+    manifest = store.latest()
+    if manifest is None:
+        return None
+    check_protocol(manifest, topology.protocol, topology.name)
+    return load(store, manifest.snapshot, topology.graph)
 
 
 def load_own(

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from strobe.hosts.live.control import Figures
+from strobe.hosts.live.snapshots import messages_in_flight
 from strobe.hosts.live.system import Status, System
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
@@ -99,7 +100,7 @@ def snapshot_report(manifest: Manifest) -> SnapshotReport:
         max((node.alignment_ms for node in nodes), default=0.0),
         min(manifest.bytes_new, manifest.bytes_total),  # nodes with equal states share a file
         manifest.bytes_total,
-        manifest.rows_in_flight,
+        messages_in_flight(manifest),
     )
 
 

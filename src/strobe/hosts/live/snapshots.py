@@ -172,6 +172,17 @@ def _manifest(
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def check_protocol(manifest: Manifest, protocol: str, name: str) -> None:
+    """What is in flight is kept as the protocol sends it: stamped, or in order."""
+    if manifest.host == "live" and manifest.mode != protocol:
+        raise Misuse(
+            f"Snapshot {manifest.snapshot} of {manifest.job} was taken with {manifest.mode}, and {name} is to run with "
+            f"{protocol}.",
+            untouched="Nothing was started.",
+            next=f'Start it with protocol = "{manifest.mode}", or begin anew in another --home.',
+        )
+
+
 def check_fits(manifest: Manifest, graph: Graph, name: str) -> None:
     """A snapshot is restored onto the nodes and channels that it was taken of; their names are their identity."""
     if manifest.host != "live":
@@ -188,7 +199,7 @@ def check_fits(manifest: Manifest, graph: Graph, name: str) -> None:
             raise Misuse(
                 f"Snapshot {manifest.snapshot} of {manifest.job} does not fit {name}: {names[0]} {fault}.",
                 untouched="Nothing was started.",
-                next="Start it with the nodes and channels that it was taken of.",
+                next="Start it with the nodes and channels that it was taken of, or begin anew in another --home.",
             )
 
 
@@ -202,14 +213,26 @@ def load(store: SnapshotStore, snapshot: SnapshotId, graph: Graph) -> Loaded:
         for path, ref in record.content.items():
             data = store.read(ref, f"The content of channel {channel} ({path})")
             contents[channel] = [bytes(raw) for raw in _raws(data)]
-        counted = (manifest.nodes[record.producer].offsets or {}).get("sent", {})
-        sent[channel] = counted.get(channel, record.barrier or 0)
-        received[channel] = manifest.nodes[manifest.graph.by_id[channel].target].inputs.get(channel, 0)
+        sent[channel], received[channel] = _counts(manifest, channel)
     states, timers = {}, {}
     for node, node_record in manifest.nodes.items():
         states[node] = store.read(node_record.files[STATE], f"The state of {node}")
         timers[node] = [TimerState(*timer) for timer in (node_record.offsets or {}).get("timers", [])]
     return Loaded(manifest.snapshot, states, contents, sent, received, timers)
+
+
+def _counts(manifest: Manifest, channel: ChannelId) -> tuple[int, int]:
+    """How many messages had been sent on the channel, and how many received."""
+    record = manifest.channels[channel]
+    counted = (manifest.nodes[record.producer].offsets or {}).get("sent", {})
+    received = manifest.nodes[manifest.graph.by_id[channel].target].inputs.get(channel, 0)
+    return counted.get(channel, record.barrier or 0), received
+
+
+def messages_in_flight(manifest: Manifest) -> int:
+    """By counting, which also works where a channel that reorders has no positions."""
+    counts = [_counts(manifest, channel) for channel in manifest.channels]
+    return sum(max(0, sent - received) for sent, received in counts)
 
 
 def to_cut(loaded: Loaded, graph: Graph) -> Cut:

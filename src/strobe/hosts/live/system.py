@@ -34,9 +34,9 @@ from strobe.hosts.live.coordinator import LiveCoordinator
 from strobe.hosts.live.memory import Memory
 from strobe.hosts.live.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.peers import Reach
-from strobe.hosts.live.reading import load_named, load_own
+from strobe.hosts.live.reading import load_last, load_named, load_own
 from strobe.hosts.live.revival import BEGINNING
-from strobe.hosts.live.snapshots import Loaded, load
+from strobe.hosts.live.snapshots import Loaded
 from strobe.hosts.live.tls import NOBODY
 from strobe.hosts.live.topology import DEFAULTS, Topology, load_class, parse_address
 from strobe.model.errors import Failed, Misuse
@@ -359,8 +359,7 @@ class System:
         """What to start from."""
         if self._restore_name is not None:
             return self._named(self._restore_name)
-        there = store.list()
-        return load(store, there[-1], self.topology.graph) if there else BEGINNING
+        return load_last(store, self.topology) or BEGINNING
 
     def _named(self, name: str) -> Loaded:
         return load_named(name, self.home, self.topology)
