@@ -2,16 +2,19 @@
 #
 #   make setup PYTHON=/path/to/python    choose the Python
 #   make test ARGS="-k barrier -x"       hand arguments to pytest
+#   make chaos KILLS=200 SEED=7          a long run of faults, which this seed decides
 #   make lock UPGRADE=1                  take the newest versions that pyproject.toml allows
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo services lint bench lock clean
+.PHONY: help setup test demo services chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?=
 ARGS ?=
 UPGRADE ?=
+KILLS ?= 20
+SEED ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -67,10 +70,13 @@ demo: setup ## a ledger on Spark, killed in the middle of a checkpoint, resumed,
 services: setup ## start Kafka, Postgres and an S3 API on loopback and say where they are, until Ctrl-C
 	@$(PY) -m tests.services
 
+chaos: setup ## kill and break everything under a ledger on Kafka, Postgres and Delta, then look for lost and doubled rows
+	@$(PY) -m chaos --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 lint: setup ## ruff (rules and format) and mypy (strict)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy src tests $(sort $(dir $(wildcard bench/*.py examples/*.py)))
+	$(VENV)/bin/mypy src tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py)))
 
 bench: setup ## run every benchmark in bench/ with quick settings; each file says how to run it in full
 	@set -e; for file in $(sort $(filter-out bench/_%,$(wildcard bench/*.py))); do \
@@ -94,4 +100,4 @@ lock: ## resolve pyproject.toml into the lock files again (with a throw-away uv)
 
 clean: ## remove caches and what runs left behind; .venv and .strobe stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist out spark-warehouse metastore_db derby.log
-	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests chaos bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

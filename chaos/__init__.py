@@ -1,0 +1,1 @@
+"""A ledger on real systems, under faults: `make chaos`. What it promises is in docs/how-to/chaos.md."""
