@@ -202,7 +202,11 @@ def load_module(name: str) -> Any:
 # ── TOML ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_SETTINGS: Final = {"name", "nodes", "channels", "protocol", "key_file", "root", "checkpoints", "tls"}
+SETTINGS: Final = {"name", "nodes", "channels", "protocol", "key_file", "root", "checkpoints", "tls"}
+OF_NODES: Final = {"class", "address", "params", "remote", "reach"}
+IN_SECONDS: Final = {"interval", "min_pause", "timeout"}
+IN_NUMBERS: Final = {"max_concurrent", "tolerable_failures", "retained"}
+OF_TLS: Final = ("certificate", "key", "authority")
 
 
 def read_topology(file: Path) -> Topology:
@@ -213,7 +217,7 @@ def read_topology(file: Path) -> Topology:
         raise Misuse(f"Topology {file} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Misuse(f"Topology {file} is not TOML: {error}.") from error
-    unknown = value.keys() - _SETTINGS
+    unknown = value.keys() - SETTINGS
     if unknown:
         raise Misuse(f"Topology {file}: there is no setting {sorted(unknown)[0]!r}.")
     nodes = value.get("nodes")
@@ -237,7 +241,7 @@ def read_topology(file: Path) -> Topology:
 def _node(file: Path, name: str, value: Any) -> NodeSpec:
     if not isinstance(value, dict) or not isinstance(value.get("class"), str):
         raise Misuse(f"Topology {file}: node {name} has no class.", next='Write class = "module:Class".')
-    unknown = value.keys() - {"class", "address", "params", "remote", "reach"}
+    unknown = value.keys() - OF_NODES
     if unknown:
         raise Misuse(f"Topology {file}: node {name} has no setting {sorted(unknown)[0]!r}.")
     path = value["class"]
@@ -275,22 +279,24 @@ def _checkpoints(file: Path, value: Any) -> CoordinatorSettings | None:
     """Seconds in the file, milliseconds inside."""
     if value is None:
         return None
-    seconds, numbers = {"interval", "min_pause", "timeout"}, {"max_concurrent", "tolerable_failures", "retained"}
-    if not isinstance(value, dict) or value.keys() - seconds - numbers:
+    if not isinstance(value, dict) or value.keys() - IN_SECONDS - IN_NUMBERS:
         raise Misuse(
             f"Topology {file}: [checkpoints] is not legal.",
-            next=f"Its settings are {', '.join(sorted(seconds))} in seconds, and {', '.join(sorted(numbers))}.",
+            next=f"Its settings are {', '.join(sorted(IN_SECONDS))} in seconds, and {', '.join(sorted(IN_NUMBERS))}.",
         )
     for name, given in value.items():
-        if isinstance(given, bool) or not isinstance(given, int | float if name in seconds else int):
+        if isinstance(given, bool) or not isinstance(given, int | float if name in IN_SECONDS else int):
             raise Misuse(f"Topology {file}: [checkpoints] {name} = {given!r} is not a number that fits.")
-    return replace(DEFAULTS, **{n: round(v * 1000) if n in seconds else v for n, v in value.items()})
+    return replace(DEFAULTS, **{n: round(v * 1000) if n in IN_SECONDS else v for n, v in value.items()})
 
 
 def _tls(file: Path, value: Any) -> Tls | None:
     if value is None:
         return None
-    names = ("certificate", "key", "authority")
-    if not isinstance(value, dict) or value.keys() != set(names) or not all(isinstance(v, str) for v in value.values()):
-        raise Misuse(f"Topology {file}: [tls] is not legal.", next=f"It names three files: {', '.join(names)}.")
-    return Tls(*(str((file.parent / value[name]).resolve()) for name in names))
+    if (
+        not isinstance(value, dict)
+        or value.keys() != set(OF_TLS)
+        or not all(isinstance(v, str) for v in value.values())
+    ):
+        raise Misuse(f"Topology {file}: [tls] is not legal.", next=f"It names three files: {', '.join(OF_TLS)}.")
+    return Tls(*(str((file.parent / value[name]).resolve()) for name in OF_TLS))
