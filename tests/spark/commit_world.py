@@ -59,6 +59,10 @@ class TableSink(TransactionalSink):
         self.refusal: StrobeError | None = None
         self.down: Exception | None = None
         self.attempts = 0
+        self.tells: bool | None = None
+
+    def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool | None:
+        return self.tells
 
     def describe(self) -> str:
         return "a table in memory"

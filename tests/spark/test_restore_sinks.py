@@ -53,7 +53,7 @@ class Restored:
         return SinkLedger(self.world.home, "gold/0", lambda: NOW)
 
     def outlook(self, snapshot: int, fate: SinkFate = SinkFate.KEPT, *, fork: bool = False) -> tuple[str, str, object]:
-        found = outlook_parts(self.manifest(snapshot), self.context(), self.world.home, fate, fork=fork)
+        found = outlook_parts(self.manifest(snapshot), self.sink, self.context(), self.world.home, fate, fork=fork)
         return found.detail, found.warning, found.problem
 
 
@@ -130,9 +130,20 @@ def test_a_part_in_doubt_whose_staged_rows_are_gone_is_refused(restored: Restore
     ledger = restored.ledger()
     entries = tuple(replace(e, staged=True) for e in ledger.entries)
     ledger._write(replace(ledger.ledger, entries=entries))
+    assert restored.outlook(2)[2] is None, "a commit may have let go of them: only the sink could tell"
+    restored.sink.tells = False
     problem = restored.outlook(2)[2]
     assert isinstance(problem, StrobeError)
     assert "its staged rows are not there any more: batch 2 is missing" in problem.what
+    restored.sink.tells = True
+    assert restored.outlook(2)[2] is None
+
+
+def test_a_part_that_nobody_has_begun_to_commit_and_whose_rows_are_gone_is_refused(restored: Restored) -> None:
+    ledger = restored.ledger()
+    entries = tuple(replace(e, staged=True, state=PartState.PREPARED, decided_by=None) for e in ledger.entries)
+    ledger._write(replace(ledger.ledger, entries=entries))
+    assert restored.outlook(2)[2] is not None
 
 
 def test_a_sink_with_parts_in_doubt_cannot_be_left_out_unnoticed(restored: Restored) -> None:

@@ -66,6 +66,9 @@ class PartFiles(TransactionalSink):
         self._target(part, "prepared").unlink(missing_ok=True)
         self._staging.forget(part)
 
+    def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool:
+        return Path(context.base, self.path, f"part-{part.timeline}-{part.snapshot:06d}.json").exists()
+
     def by_hand(self, part: Part) -> str:
         return f"mv {self._target(part, 'prepared')} {self._target(part, 'json')}"
 

@@ -305,9 +305,10 @@ def _sinks(
             told = replace(context, named=named_parts(manifest, context.name))
             outlook = sink.outlook(position, told, fork=fork, again=again)
             parts = PartsOutlook()
-            if transactional(sink) is not None:
+            delivering = transactional(sink)
+            if delivering is not None:
                 present.add(context.name)
-                parts = outlook_parts(manifest, context, home, outlook.fate, fork=fork)
+                parts = outlook_parts(manifest, delivering, context, home, outlook.fate, fork=fork)
             detail = f"{sink.describe()}: {outlook.detail}{parts.detail}"
             yield SinkStep(context.name, draft.spec.uid, sink, outlook.fate, detail, position)
             findings.problems += [p for p in (outlook.problem, parts.problem) if p is not None]

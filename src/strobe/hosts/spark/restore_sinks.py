@@ -50,7 +50,7 @@ def named_parts(manifest: Manifest, sink: str) -> tuple[Part, ...]:
 
 
 def outlook_parts(
-    manifest: Manifest, context: SinkContext, home: JobHome, fate: SinkFate, *, fork: bool
+    manifest: Manifest, sink: TransactionalSink, context: SinkContext, home: JobHome, fate: SinkFate, *, fork: bool
 ) -> PartsOutlook:
     """Touches nothing."""
     named = named_handles(manifest).get(context.name, ())
@@ -68,7 +68,9 @@ def outlook_parts(
         if entries
     )
     return PartsOutlook(
-        detail, _visible_later(ledger, manifest, context.name, fate), _problem(ledger, named, commit, context, home)
+        detail,
+        _visible_later(ledger, manifest, context.name, fate),
+        _problem(ledger, named, commit, sink, context, home),
     )
 
 
@@ -89,7 +91,12 @@ def _visible_later(ledger: Ledger, manifest: Manifest, sink: str, fate: SinkFate
 
 
 def _problem(
-    ledger: Ledger, named: tuple[str, ...], commit: list[Entry], context: SinkContext, home: JobHome
+    ledger: Ledger,
+    named: tuple[str, ...],
+    commit: list[Entry],
+    sink: TransactionalSink,
+    context: SinkContext,
+    home: JobHome,
 ) -> StrobeError | None:
     gone = [e.handle for e in ledger.done if e.state is PartState.ABORTED and e.handle in named]
     if gone:
@@ -100,8 +107,11 @@ def _problem(
             next="Restore a snapshot from before it, or one of the line of history that the job is on.",
         )
     for entry in commit:
-        missing = Staging(_of(entry.part.timeline, context, home), sweep=False).missing(entry.part)
-        if entry.staged and missing:
+        old = _of(entry.part.timeline, context, home)
+        missing = Staging(old, sweep=False).missing(entry.part) if entry.staged else []
+        # A commit lets go of what was staged, so after one that has begun only the sink can tell.
+        begun = entry.state is PartState.DECIDED
+        if missing and not (begun and sink.visible(entry.part, entry.data, old) is not False):
             return Failed(
                 f"The snapshot names {entry.handle} of sink {context.name!r}, which is not known to be visible, and "
                 f"its staged rows are not there any more: batch {missing[0]} is missing.",
@@ -171,7 +181,7 @@ def _resolve(
         elif isinstance(effect, protocol.ToCoordinator):
             effects.extend(coordinator.step(effect.message))
         elif isinstance(effect, protocol.CommitWrites | protocol.AbortWrites):
-            _perform(sink, ledger, effect, home)
+            _perform(sink, ledger, effect, manifest.snapshot, home)
         elif not isinstance(effect, protocol.RecoverFrom | protocol.Settled):  # stages and channels go back elsewhere
             raise HostFault(f"A restore cannot perform {type(effect).__name__}.")
 
@@ -180,6 +190,7 @@ def _perform(
     sink: TransactionalSink,
     ledger: SinkLedger,
     effect: protocol.CommitWrites | protocol.AbortWrites,
+    snapshot: SnapshotId,
     home: JobHome,
 ) -> None:
     entry = next(e for e in ledger.entries if e.handle == effect.handle)
@@ -187,6 +198,7 @@ def _perform(
     home.check_owner()
     try:
         if commit:
+            ledger.decided([entry.handle], snapshot)
             sink.commit(entry.part, entry.data)
         else:
             sink.abort(entry.part, entry.data)

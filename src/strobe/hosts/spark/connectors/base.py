@@ -180,6 +180,11 @@ class TransactionalSink(Sink):
         """Throw the part away; only at a restore to a snapshot that does not contain it. One that is gone is no fault.
         `prepared` is None if the crash was so early that nobody knows it."""
 
+    def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool | None:
+        """Whether the part is visible, if the sink can tell without touching anything; asked before a restore, when the
+        part is in doubt and what was staged of it is gone. The sink is not open."""
+        return None
+
     def by_hand(self, part: Part) -> str:
         """How a person would make the part visible, or find out whether it is: shown by `strobe transactions`."""
         return ""
