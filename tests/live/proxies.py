@@ -53,6 +53,7 @@ class _Way:
 
     def __init__(self, source: str, target: str, writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
         self.source, self.target, self.writers = source, target, writers
+        self.silent: frozenset[asyncio.StreamWriter] = frozenset()  # towards these nothing passes any more
 
 
 class Network:
@@ -92,6 +93,15 @@ class Network:
         """In the middle of whatever is being said."""
         for way in list(self._ways):
             self._end(way)
+
+    def silence(self, source: str, target: str, *, both_ways: bool = True) -> int:
+        """The connections that they have now are half open: nothing passes, not even that an end hangs up.
+
+        As when a router forgets them. New ones are as good as any. Returns how many there are."""
+        found = [way for way in self._ways if (way.source, way.target) == (source, target)]
+        for way in found:
+            way.silent = frozenset(way.writers if both_ways else way.writers[1:])
+        return len(found)
 
     def _end(self, way: _Way) -> None:
         self.cut += 1
@@ -140,15 +150,18 @@ class Network:
                     each.transport.abort()
 
     async def _carry(self, way: _Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            if self.delay:
-                await asyncio.sleep(self.delay * self.dice.random())
-            if self._apart(way.source, way.target):
-                self.dropped += 1
-                continue
-            self.passed += 1
-            writer.write(data)
-            await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                if self.delay:
+                    await asyncio.sleep(self.delay * self.dice.random())
+                if writer in way.silent or self._apart(way.source, way.target):
+                    self.dropped += 1
+                    continue
+                self.passed += 1
+                writer.write(data)
+                await writer.drain()
+        if writer not in way.silent:
+            writer.transport.abort()  # one end has hung up, and the other hears of it
 
     # ── datagrams ───────────────────────────────────────────────────────────────────────────────────────────────────
 

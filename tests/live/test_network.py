@@ -97,6 +97,35 @@ def test_a_node_killed_behind_a_partition_comes_back_when_the_network_does(tmp_p
     run(work)
 
 
+def test_connections_that_fall_silent_are_noticed_and_replaced_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
+    """Half-open connections: one pair hears nothing of each other any more, of another only one side does not."""
+    nodes = tuple(NodeSpec(NodeId(name), Counter) for name in "abcd")
+    pairs = Topology("pairs", nodes, joined(("a", "b"), ("c", "d")))
+
+    async def work() -> None:
+        async with network(pairs, seed=26) as between, system(between.topology, tmp_path) as live:
+
+            async def counted() -> dict[str, int]:
+                """Completes only when markers pass; the counters fail if anything is lost, repeated or reordered."""
+                states = verified(live, await live.snapshot()).states
+                return {node: decode_plain(states[NodeId(node)])["seen"] for node in "bd"}
+
+            before = await counted()
+            assert between.silence("a", "b") == 1
+            assert between.silence("c", "d", both_ways=False) == 1
+            dropped = between.dropped
+            first = await counted()
+            while not all(count > first[node] for node, count in (await counted()).items()):
+                await asyncio.sleep(0.05)
+            assert all(first[node] > before[node] for node in "bd")
+            assert between.dropped > dropped
+            assert between.cut == 0, "the network ended no connection: the nodes did"
+            assert live.incarnation == 1
+            assert (await live.status()).aborted == {}
+
+    run(work)
+
+
 def test_back_pressure_works_through_a_slow_network(tmp_path: Path) -> None:
     options = NodeOptions(b"0123456789abcdef", window=20_000)
 
