@@ -141,6 +141,47 @@ def test_a_job_that_ends_with_parts_in_doubt_says_so_and_a_rollback_throws_them_
     assert "which was thrown away" in refused.problems[0].what
 
 
+def test_the_end_of_all_sources_without_the_last_commit_is_a_failure_and_the_next_run_makes_good(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/down").touch()
+    add_file(tmp_path / "in", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("strobe.hosts.spark.job.SETTLE_PATIENCE", 0.2)
+        job = start_job(numbers(tmp_path / "in", "out"), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+        assert job.wait(300)
+    assert job.state is strobe.JobState.FAILED
+    assert "are prepared and not yet known to be visible" in job.error
+    assert ids(tmp_path / "out") == []
+    (tmp_path / "out/down").unlink()
+    again = start_job(numbers(tmp_path / "in", "out"), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    finish(again)
+    assert ids(tmp_path / "out") == list(range(5))
+
+
+def test_sinks_with_uids_are_found_again_in_another_order(tmp_path: Path, spark: SparkSession) -> None:
+    add_file(tmp_path / "in", 0)
+
+    def two(*names: str) -> strobe.Pipeline:
+        pipeline = strobe.Pipeline("numbers", checkpoint=strobe.CheckpointConfig(interval=None))
+
+        @pipeline.stage(
+            uid="gold", trigger={"availableNow": True}, to=[strobe.DeltaSink(f"out/{n}").named(n) for n in names]
+        )
+        def gold(spark):  # type: ignore[no-untyped-def]
+            return spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
+
+        return pipeline
+
+    finish(start_job(two("left", "right"), home=str(tmp_path / "home"), base=tmp_path, spark=spark))
+    back = RestoreOptions(snapshot="numbers")
+    plan = dry_run(two("right", "left"), restore=back, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    assert plan.problems == ()
+    found = {step.name: step.position["path"] for step in plan.sinks if isinstance(step.position, dict)}
+    assert found == {f"gold/{n}": str(tmp_path / "out" / n) for n in ("right", "left")}
+
+
 def ask(*words: str) -> Any:
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
