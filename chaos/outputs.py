@@ -29,12 +29,14 @@ class Outputs:
     kafka: str
     postgres: str
     delta: Path
+    transfers: str = TRANSFERS  # the topics
+    postings: str = POSTINGS
 
     def sent(self) -> Iterator[Transfer]:
-        return (Transfer(**json.loads(m.value() or b"{}")) for m in read_all(self.kafka, TRANSFERS))
+        return (Transfer(**json.loads(m.value() or b"{}")) for m in read_all(self.kafka, self.transfers))
 
     def kafka_postings(self) -> Iterator[Posting]:
-        return (Posting(**json.loads(m.value() or b"{}")) for m in read_all(self.kafka, POSTINGS))
+        return (Posting(**json.loads(m.value() or b"{}")) for m in read_all(self.kafka, self.postings))
 
     def postgres_postings(self) -> Iterator[Posting]:
         return (Posting(*row) for row in self.query("SELECT id, leg, account, cents FROM postings"))
@@ -80,8 +82,9 @@ def judge(outputs: Outputs, seed: int) -> list[Verdict]:
 
 def left_behind(outputs: Outputs) -> list[str]:
     """What the end of a job must not leave: a prepared transaction, or one that keeps Kafka's readers waiting."""
+    topics = [outputs.transfers, outputs.postings, COMMITS]
     gids = outputs.query("SELECT gid FROM pg_prepared_xacts")
     return [
         *(f"Postgres has the prepared transaction {gid}" for (gid,) in gids),
-        *(f"an open transaction pins topic {t}" for t in pinned(outputs.kafka, [TRANSFERS, POSTINGS, COMMITS])),
+        *(f"an open transaction pins topic {t}" for t in pinned(outputs.kafka, topics)),
     ]
