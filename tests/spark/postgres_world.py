@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import strobe
 from strobe.hosts.spark.connectors.base import SinkContext
@@ -52,19 +53,17 @@ class Database:
             connection.execute(f"DROP DATABASE {self.name} WITH (FORCE)".encode())
 
 
-def context_of(
-    spark: SparkSession, base: Path, ddl: str, *, incarnation: int = 1, timeline: int = 1, mode: str = "update"
-) -> SinkContext:
+def context_of(base: Path, schema: StructType, *, incarnation: int = 1, mode: str = "update") -> SinkContext:
     return SinkContext(
         job="ledger",
         stage=NodeId("balances"),
         name="balances/0",
-        timeline=Timeline(timeline),
+        timeline=Timeline(1),
         incarnation=Incarnation(incarnation),
-        schema=spark.createDataFrame([], ddl).schema,
+        schema=schema,
         output_mode=mode,
         base=base,
-        staging=base / "sinks" / "balances" / "0" / f"t{timeline}",
+        staging=base / "sinks" / "balances" / "0" / "t1",
     )
 
 
