@@ -61,7 +61,6 @@ class Driver:
         self.base: list[list[Row]] = []  # what earlier timelines left visible
         self.prepared: list[Prepared] = []
         self.committed: list[Prepared] = []
-        self.unfinished: Part | None = None  # one that was being prepared when the driver died
         self.floor = -1  # the last batch before this timeline
         self.snapshot = 0
         self.sink: Sink = rules.make_sink(where)
@@ -95,8 +94,7 @@ class Driver:
         if held is not None and held > newest:
             self.wrong(f"last_batch() says {held}, but the newest batch that it was given is {newest}")
         if self.transactional is not None:
-            in_doubt = [p.part for p in self.prepared] + ([self.unfinished] if self.unfinished else [])
-            self.transactional.recover(in_doubt)
+            self.transactional.recover([p.part for p in self.prepared])
 
     def write(self, batch: int | None = None) -> None:
         """The next batch, or one that came before."""
@@ -117,12 +115,12 @@ class Driver:
         handle = f"{self.job}/stage/0/{self.timeline}/{self.snapshot}"
         return Part(handle, SnapshotId(self.snapshot), Timeline(self.timeline), after, through)
 
-    def prepare(self, part: Part | None = None) -> Prepared:
-        part = part or self.next_part()
+    def prepare(self) -> Prepared:
+        part = self.next_part()
         self.note(f"prepare snapshot {part.snapshot}: batches {part.after + 1} to {part.through}")
         said = self._through_json(self._two_phase().prepare(part), "prepare")
         done = Prepared(part, said)
-        self.prepared = [*(p for p in self.prepared if p.part != part), done]
+        self.prepared.append(done)
         return done
 
     def commit(self, again: Prepared | None = None) -> None:

@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from strobe.hosts.spark.channel import DATA, ChannelWriter, table_schema
-from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.channel_log import ChannelLog, DataFile
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors import delta_restore
 from strobe.hosts.spark.connectors.base import Delivery, Part, SinkContext, SinkFate, SinkOutlook, TransactionalSink
@@ -78,11 +78,6 @@ class DeltaSink(TransactionalSink):
     def delivery(self) -> Delivery:
         return self._delivery
 
-    @property
-    def rejected(self) -> int:
-        """Rows in the dead-letter table."""
-        return self._letters.count
-
     def describe(self) -> str:
         how = f"upsert by {', '.join(self.key)}" if self.key else "append"
         when = ", on snapshot" if self._delivery is Delivery.ON_SNAPSHOT else ""
@@ -110,6 +105,8 @@ class DeltaSink(TransactionalSink):
                 self._table = FencedTable(self._where, context, self.describe())
                 self._rules = RowRules(self._table.table, context, self.key, self.describe())
                 self._check_partitions(self._table.table)
+            elif there and self._is_left(context):
+                self._writer = None
             else:
                 self._writer = self._plain(context)
         except (DeltaError, OSError) as error:
@@ -147,6 +144,12 @@ class DeltaSink(TransactionalSink):
     def _is_plain(self, where: Path, context: SinkContext) -> bool:
         same = table_schema(where) == channel_schema(context.schema, context.stage)
         return not self.key and same and is_plain(where)
+
+    def _is_left(self, context: SinkContext) -> bool:
+        """Whether the table is on a later timeline already: an earlier attempt at a restore came so far. This timeline
+        has nothing left to commit."""
+        log = ChannelLog(self._where)
+        return log.timeline > context.timeline and log.incarnation <= context.incarnation
 
     def _plain(self, context: SinkContext, cut_to: int | None = None) -> ChannelWriter:
         return ChannelWriter(
@@ -254,7 +257,9 @@ class DeltaSink(TransactionalSink):
         writer.sync(writer.log.head)
 
     def _has(self, through: int) -> bool:
-        return self._writer.has_batch(through) if self._writer is not None else self._deltalake.has(through)
+        if self._table is not None:
+            return self._table.has(through)
+        return self._writer is None or self._writer.has_batch(through)
 
     # ── where it stands ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,14 +269,17 @@ class DeltaSink(TransactionalSink):
 
     def _newest(self) -> int:
         staged = self._staging.last_batch() if self._delivery is Delivery.ON_SNAPSHOT else None
-        if self._writer is not None:
-            written = self._writer.log.last_batch(self._context.timeline)
+        if self._table is not None:
+            written: int | None = self._table.last()
         else:
-            written = self._deltalake.last()
+            log = ChannelLog(self._where) if self._writer is None else self._writer.log
+            written = log.last_batch(self._context.timeline)
         return max(-1 if written is None else written, -1 if staged is None else staged)
 
     def _head(self) -> int:
-        return self._writer.log.head if self._writer is not None else self._deltalake.version
+        if self._table is not None:
+            return self._table.version
+        return ChannelLog(self._where).head if self._writer is None else self._writer.log.head
 
     def position(self, snapshot: SnapshotId) -> Json:
         """The table's version; on snapshot also what tells the commit that will make the rest visible."""
@@ -279,7 +287,7 @@ class DeltaSink(TransactionalSink):
         if self._delivery is Delivery.ON_BATCH:
             return {"path": str(self._where), "version": self._head(), "letters": letters}
         context = self._context
-        app = app_of(context) if self._writer is None else f"strobe/{context.job}/{context.stage}/{context.timeline}"
+        app = app_of(context) if self._table is not None else f"strobe/{context.job}/{context.stage}/{context.timeline}"
         return {"path": str(self._where), "version": self._version, "app": app, "through": self._through,
                 "letters": letters}  # fmt: skip
 

@@ -1,0 +1,124 @@
+"""The file sink keeps the contract of sinks in each format, and others read its directory as one table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark.connectors import file, file_restore
+from strobe.hosts.spark.connectors.base import Sink, SinkContext
+from strobe.hosts.spark.connectors.file import FileSink
+from strobe.hosts.spark.local_frame import local_frame
+from strobe.model.errors import Misuse
+from strobe.model.ids import Incarnation, NodeId, Timeline
+from strobe.testing import SinkContract
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k BIGINT, v STRING"
+
+
+class FileContract(SinkContract):
+    options: ClassVar[dict[str, Any]] = {}
+    fenced = True
+    ordered = True
+    points = 4
+
+    @pytest.fixture(autouse=True)
+    def _session(self, spark: SparkSession) -> None:
+        self.session = spark
+
+    def spark(self) -> SparkSession:
+        return self.session
+
+    def make_sink(self, where: Path) -> Sink:
+        return FileSink("out", **self.options)
+
+    def visible(self, where: Path) -> Iterable[tuple[Any, ...]]:
+        for path in sorted(where.glob("out/batch=*/*")):
+            yield from self.read(path)
+
+    def read(self, path: Path) -> Iterable[tuple[Any, ...]]:
+        rows = pq.read_table(path, partitioning=None)
+        return list(zip(*(rows[name].to_pylist() for name in ("k", "v")), strict=True))
+
+    def sources(self, sink: Sink) -> set[str]:
+        return {str(file.__file__), str(file_restore.__file__)}
+
+
+class TestParquetOnBatch(FileContract):
+    """The default."""
+
+
+class TestParquetOnSnapshot(FileContract):
+    options: ClassVar[dict[str, Any]] = {"delivery": "on_snapshot"}
+    ordered = False  # within a part, which Spark writes as a whole
+
+
+class TestJsonOnBatch(FileContract):
+    options: ClassVar[dict[str, Any]] = {"format": "json"}
+
+    def read(self, path: Path) -> Iterable[tuple[Any, ...]]:
+        return [tuple(json.loads(line).values()) for line in path.read_text().splitlines()]
+
+
+class TestCsvOnSnapshot(FileContract):
+    options: ClassVar[dict[str, Any]] = {"format": "csv", "delivery": "on_snapshot"}
+    ordered = False
+
+    def read(self, path: Path) -> Iterable[tuple[Any, ...]]:
+        with path.open(newline="") as text:
+            return [(int(row["k"]), row["v"] or None) for row in csv.DictReader(text)]
+
+
+def opened(root: Path, sink: FileSink, spark: SparkSession, *, mode: str = "append") -> FileSink:
+    schema = local_frame(spark, [], SCHEMA).schema
+    sink.open(SinkContext("j", NodeId("s"), "s/0", Timeline(1), Incarnation(1), schema, mode, root, root / "staging"))
+    return sink
+
+
+@pytest.mark.parametrize("format", file.FORMATS)
+def test_others_read_the_directory_as_one_table(tmp_path: Path, spark: SparkSession, format: str) -> None:
+    sink = opened(tmp_path, FileSink("out", format=format), spark)
+    for batch in range(3):
+        sink.write(local_frame(spark, [(batch, "x"), (batch, 'a "b", c')], SCHEMA), batch)
+    expected = [(k, v) for k in range(3) for v in ('a "b", c', "x")]
+    reader = spark.read.schema(SCHEMA).option("header", "true").option("escape", '"').format(format)
+    assert sorted(map(tuple, reader.load(str(tmp_path / "out")).select("k", "v").collect())) == expected
+    found = duckdb.execute(f"SELECT k, v FROM read_{format}('{tmp_path}/out/*/*.{format}') ORDER BY ALL")
+    assert found.fetchall() == expected
+
+
+def test_files_are_compressed_and_named_as_asked(tmp_path: Path, spark: SparkSession) -> None:
+    sink = opened(tmp_path, FileSink("out", format="csv", compression="gzip", header=False), spark)
+    sink.write(local_frame(spark, [(1, "x")], SCHEMA), 0)
+    (path,) = (tmp_path / "out").glob("batch=1-00000000/*")
+    assert path.name.endswith(".csv.gz")
+    assert duckdb.execute(f"SELECT * FROM read_csv('{path}', header=false)").fetchall() == [(1, "x")]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FileSink("out", format="xml"),
+        lambda: FileSink("out", delivery="sometimes"),
+        lambda: FileSink("out", header=True),
+        lambda: FileSink("s3://bucket/out"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make: Any) -> None:
+    with pytest.raises(Misuse):
+        make()
+
+
+def test_a_result_that_is_replaced_at_each_batch_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    with pytest.raises(Misuse, match="complete"):
+        opened(tmp_path, FileSink("out"), spark, mode="complete")
