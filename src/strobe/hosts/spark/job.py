@@ -325,6 +325,7 @@ class Job:
             state_rows=runner.state_rows(),
             restarts=runner.restarts,
             error=runner.error or next((sink.trouble for sink in runner.spec.sinks if sink.trouble), ""),
+            dead_letters=sum(sink.rejected for sink in runner.spec.sinks),
         )
 
     def _over_as(self) -> str | None:

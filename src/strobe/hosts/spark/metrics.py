@@ -28,6 +28,7 @@ class StageStatus:
     state_rows: int | None
     restarts: int
     error: str = ""
+    dead_letters: int = 0  # rows that its sinks have set aside
 
 
 @dataclass(frozen=True, slots=True)

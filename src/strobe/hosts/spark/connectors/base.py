@@ -110,6 +110,11 @@ class Sink(ABC):
         """A class that offers both overrides this. Asked once, before `open`."""
         return Delivery.ON_BATCH
 
+    @property
+    def rejected(self) -> int:
+        """Rows in its dead-letter table, for the status. One that keeps its `Letters` as `_letters` need not say."""
+        return int(getattr(getattr(self, "_letters", None), "count", 0))
+
     @abstractmethod
     def describe(self) -> str:
         """Where it writes, for people."""
