@@ -109,6 +109,12 @@ def test_a_job_without_such_sinks_has_none(strobe: Strobe, tmp_path: Path) -> No
     assert "none of its sinks delivers on snapshot" in strobe("transactions", "plain").out
 
 
+def test_status_of_a_job_that_has_ended_names_what_is_in_doubt(strobe: Strobe, world: World) -> None:
+    out = strobe("status", "job").out
+    assert "in doubt: job/gold/0/1/2" in out
+    assert "nothing is lost: `strobe run` commits it; see `strobe transactions job`" in out
+
+
 def test_status_says_why_a_sink_does_not_come_to_its_end() -> None:
     fine = SinkStatus("gold/0", "a table", 1, 0)
     stuck = SinkStatus("gold/1", "a table", 2, 1, failures=4, error="connection refused")

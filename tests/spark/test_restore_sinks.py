@@ -115,6 +115,11 @@ def test_the_plan_says_what_cannot_be_undone(restored: Restored) -> None:
     assert restored.outlook(1, SinkFate.ROLLED_BACK)[1] == ""
 
 
+def test_without_the_ledger_the_plan_says_that_nobody_knows(restored: Restored) -> None:
+    (restored.home / "jobs/job/sinks/gold/0/ledger.json").unlink()
+    assert "its ledger is gone, so whether job/gold/0/1/2 became visible is not known" in restored.outlook(2)[1]
+
+
 def test_a_fork_leaves_them_to_the_original(restored: Restored) -> None:
     assert restored.outlook(2, fork=True) == ("; 1 part(s) that the snapshot names are left to job 'job'", "", None)
 

@@ -67,6 +67,7 @@ def status_command(job: str, session: Session) -> None:
         if kind == "live":
             session.say(f"It is a system of live processes: `strobe live status {job}` shows its nodes.")
         else:
+            _show_doubt(session, job)
             session.say("`strobe run` resumes it.")
         return
     status = call_job(session.home, job, "GET", "/v1/status")

@@ -202,6 +202,8 @@ class PlainView(_View):
                 for s in status.stages
             )
             self._say(f"{status.seconds:6.0f} s  {stages}")
+            for doubt in doubts(status.sinks):
+                self._say(doubt.plain)
 
     def note(self, line: str) -> None:
         self._say(line)

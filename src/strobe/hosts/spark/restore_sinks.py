@@ -60,7 +60,11 @@ def outlook_parts(
         return PartsOutlook(f"; {len(named)} part(s) that the snapshot names are left to job {manifest.job!r}")
     ledger = read_ledgers(home.home, home.job).get(context.name)
     if ledger is None:
-        return PartsOutlook()
+        warning = (
+            f"Sink {context.name!r}: its ledger is gone, so whether {', '.join(named)} became visible is not known; they "
+            "are taken to be."
+        )
+        return PartsOutlook(warning=warning if named else "")
     commit, abort = _sorted(ledger, named)
     detail = "".join(
         f"; {len(entries)} part(s) in doubt {word}"
