@@ -37,7 +37,7 @@ def strobe_run(root: Path, *options: str, **env: str) -> subprocess.CompletedPro
         env={**os.environ, **_world(root), **env},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=900,
         check=False,
     )
 

@@ -61,8 +61,8 @@ def outlook_parts(
     ledger = read_ledgers(home.home, home.job).get(context.name)
     if ledger is None:
         warning = (
-            f"Sink {context.name!r}: its ledger is gone, so whether {', '.join(named)} became visible is not known; they "
-            "are taken to be."
+            f"Sink {context.name!r}: its ledger is gone, so whether {', '.join(named)} became visible is not known; "
+            "they are taken to be."
         )
         return PartsOutlook(warning=warning if named else "")
     commit, abort = _sorted(ledger, named)
