@@ -287,7 +287,9 @@ class DeltaSink(TransactionalSink):
         if self._delivery is Delivery.ON_BATCH:
             return {"path": str(self._where), "version": self._head(), "letters": letters}
         context = self._context
-        app = app_of(context) if self._table is not None else f"strobe/{context.job}/{context.stage}/{context.timeline}"
+        app = app_of(context)
+        if self._table is None:  # a plain table's marks are the stage's
+            app = f"strobe/{context.job}/{context.stage}/{context.timeline}"
         return {"path": str(self._where), "version": self._version, "app": app, "through": self._through,
                 "letters": letters}  # fmt: skip
 

@@ -20,6 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.errors import Failed, Fenced
+from strobe.model.ids import Timeline
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,8 +31,9 @@ _FENCE_TRIES: Final = 10
 _PLAIN_WRITER: Final = 2  # Delta's protocol up to here asks nothing of a writer that only adds files
 
 
-def app_of(context: SinkContext) -> str:
-    return f"strobe/{context.job}/{context.name}/{context.timeline}"
+def app_of(context: SinkContext, timeline: Timeline | None = None) -> str:
+    """The mark of what the table has of a sink and a timeline, that of the context unless another is named."""
+    return f"strobe/{context.job}/{context.name}/{context.timeline if timeline is None else timeline}"
 
 
 def create_table(where: Path, schema: StructType, partition_by: Sequence[str], properties: Mapping[str, str]) -> None:

@@ -205,6 +205,9 @@ class FileSink(TransactionalSink):
             if found not in kept and found.name.startswith(f"{directory_name(self._context.timeline)}-"):
                 shutil.rmtree(found, ignore_errors=True)
 
+    def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool | None:
+        return (self._place(context) / directory_name(part.timeline, part.through)).exists()
+
     def by_hand(self, part: Part) -> str:
         return f"It is visible if {self._where / directory_name(part.timeline, part.through)} is there."
 
