@@ -1,6 +1,6 @@
-"""Writes transfers into the topic `transfers` at a steady rate, until it is told to end (SIGTERM) or is killed.
+"""Writes transfers into a topic at a steady rate, until it is told to end (SIGTERM) or is killed.
 
-    python -m chaos.generator SERVERS SEED RATE
+    python -m chaos.generator SERVERS SEED RATE [TOPIC]
 
 Each transfer is in the topic exactly once, whatever becomes of the generator or the broker: it writes a few at a time,
 in transactions; a new one begins by fencing its predecessor off, looks for the newest transfer that is there, and goes
@@ -27,7 +27,7 @@ BEAT = 0.5  # seconds between two transactions
 _AGAIN = 0.5  # seconds until a broker is asked again
 
 
-def main(servers: str, seed: int, rate: int) -> int:
+def main(servers: str, seed: int, rate: int, topic: str = TRANSFERS) -> int:
     told = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -36,58 +36,58 @@ def main(servers: str, seed: int, rate: int) -> int:
     signal.signal(signal.SIGTERM, end)
     while not told.is_set():
         try:
-            _write(servers, seed, max(1, round(rate * BEAT)), told)
+            _write(servers, topic, seed, max(1, round(rate * BEAT)), told)
         except KafkaException as error:
             print(f"{error}; once more", flush=True)
             told.wait(_AGAIN)
     return 0
 
 
-def _write(servers: str, seed: int, at_once: int, told: threading.Event) -> None:
+def _write(servers: str, topic: str, seed: int, at_once: int, told: threading.Event) -> None:
     """Until told to end, or until the producer is of no use any more."""
     producer = Producer({
-        "bootstrap.servers": servers, "transactional.id": "chaos-generator", "transaction.timeout.ms": 60_000,
+        "bootstrap.servers": servers, "transactional.id": f"generator-of-{topic}", "transaction.timeout.ms": 60_000,
         "log_level": 2, "linger.ms": 5,
     })  # fmt: skip
     producer.init_transactions(30)
-    partitions = len(producer.list_topics(TRANSFERS, timeout=10).topics[TRANSFERS].partitions)
-    number = newest(servers, partitions) + 1
+    partitions = len(producer.list_topics(topic, timeout=10).topics[topic].partitions)
+    number = newest(servers, topic, partitions) + 1
     print(f"goes on with transfer {number}", flush=True)
     due = time.monotonic()
     while not told.is_set():
         producer.begin_transaction()
         for _ in range(at_once):
             value = json.dumps(asdict(transfer(seed, number)))
-            producer.produce(TRANSFERS, value.encode(), partition=number % partitions)
+            producer.produce(topic, value.encode(), partition=number % partitions)
             number += 1
         producer.commit_transaction(30)
         due = max(due + BEAT, time.monotonic() - 5 * BEAT)  # after a pause it catches up, but not all at once
         told.wait(max(0.0, due - time.monotonic()))
 
 
-def newest(servers: str, partitions: int) -> int:
+def newest(servers: str, topic: str, partitions: int) -> int:
     """The number of the newest committed transfer; -1 if there is none."""
     consumer = Consumer({
         "bootstrap.servers": servers, "group.id": "chaos-generator", "enable.auto.commit": False,
         "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 2,
     })  # fmt: skip
     try:
-        return max(_last(consumer, partition) for partition in range(partitions))
+        return max(_last(consumer, topic, partition) for partition in range(partitions))
     finally:
         consumer.close()
 
 
-def _last(consumer: Any, partition: int) -> int:
+def _last(consumer: Any, topic: str, partition: int) -> int:
     """Looks back from the end, further each time: marks of transactions and aborted rows take up offsets, too."""
-    low, high = consumer.get_watermark_offsets(TopicPartition(TRANSFERS, partition), timeout=10)
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
     back = 200
     while True:
         start = max(low, high - back)
-        found = [json.loads(m.value() or b"{}")["id"] for m in read_from(consumer, TRANSFERS, {partition: start})]
+        found = [json.loads(m.value() or b"{}")["id"] for m in read_from(consumer, topic, {partition: start})]
         if found or start == low:
             return max(found, default=-1)
         back *= 10
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))

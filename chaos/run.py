@@ -31,6 +31,7 @@ __all__ = ["Options", "Outcome", "Run"]
 
 COME_UP = 300.0  # seconds for a job to come up, or to complete a checkpoint, while nothing is broken
 CATCH_UP = 240.0  # seconds without a further row, at the end
+PAUSE = 1.0  # seconds before a driver that gave up is started again
 POINT = 25.0  # seconds for a running driver to reach the point where it is to die
 
 
@@ -88,7 +89,7 @@ class Run:
         self.plan = Plan(options.seed, without, points)
         self._began = time.monotonic()
         self._looked = 0.0
-        self._expected_kill = False
+        self._pause_until = 0.0
         self._arming = True
 
     @property
@@ -119,13 +120,13 @@ class Run:
     def _under_faults(self) -> None:
         options, began = self.options, time.monotonic()
         for fault in self.plan.faults():
-            if self.outcome.kills >= options.kills or (options.faults is not None and fault.step > options.faults):
+            if self._enough or (options.faults is not None and fault.step > options.faults):
                 return
             if options.minutes is not None and time.monotonic() - began > 60 * options.minutes:
                 self._say(f"the time of {options.minutes:g} minutes is over")
                 return
             self._await_moment(fault)
-            if self.outcome.kills >= options.kills:
+            if self._enough:
                 return
             self.note(f"{fault.step:4d}  {fault.kind.name}" + (f" for {fault.lasts} s" if fault.lasts else ""))
             self.outcome.faults[fault.kind.name] = self.outcome.faults.get(fault.kind.name, 0) + 1
@@ -135,14 +136,15 @@ class Run:
         """No more faults, but for a driver that dies while it is being stopped, if that was asked for."""
         world = self.world
         world.heal()
-        for point in self._closing_points():
-            self._restart(point)
-            self._await(lambda: world.driver.running, COME_UP, "the job does not come up")
-            self._stop(world.work / f"savepoint-{point}")
-            if not self._await(lambda: world.driver.present is None, 60, None, reap_only=True):
-                self.note(f"      it did not come past {point}")
-                self._stop_driver()
         self._arming = False
+        for point in CLOSING_POINTS[: self.options.closing]:
+            self._stop_driver()
+            world.driver.start(point)
+            self._await(lambda: world.driver.running, COME_UP, "the job does not come up")
+            self._stop(world.work / f"savepoint-{point}", drain=point.startswith("drain."))
+            self._await(lambda: world.driver.present is None, 30, None, reap_only=True)
+            if point not in self.outcome.points:
+                self.note(f"      it did not come past {point}")
         if world.driver.present is not None and world.driver.present.point:
             self._stop_driver()
         self._await(lambda: world.driver.running, COME_UP, "the job does not come up")
@@ -150,7 +152,7 @@ class Run:
         sent = len({t.id for t in world.outputs.sent()})
         self._say(f"{sent} transfers were sent; the job catches up")
         self._catch_up(2 * sent)
-        self._stop(world.work / "savepoint")
+        self._stop(world.work / "savepoint", drain=True)
         if not self._await(lambda: world.driver.present is None, COME_UP, None, reap_only=True):
             raise Stalled("the job does not end after `strobe stop --drain`")
 
@@ -187,9 +189,11 @@ class Run:
                 self.outcome.points[name] = self.outcome.points.get(name, 0) + 1
                 self.killed()
                 self.note(f"      the driver died at {start.point}")
-            elif how not in ("signal 9", "exit 0"):
-                self.note(f"      the driver ended by itself: {how}: {world.driver.last_words()}")
-        if world.driver.present is None and not reap_only:
+            elif how != "signal 9":
+                self._pause_until = time.monotonic() + PAUSE
+                if not reap_only:
+                    self.note(f"      the driver ended by itself: {how}: {world.driver.last_words()}")
+        if world.driver.present is None and not reap_only and time.monotonic() >= self._pause_until:
             world.driver.start(self.plan.point() if self._arming else "")
         if world.generator is not None and world.generator.poll() is not None:
             world.start_generator()
@@ -214,14 +218,18 @@ class Run:
     def _await_moment(self, fault: Fault) -> None:
         driver = self.world.driver
         if fault.moment is Moment.RUNNING:
-            self._await(lambda: driver.running, COME_UP, "the job does not come up")
+            self._await(lambda: driver.running or self._enough, COME_UP, "the job does not come up")
         elif fault.moment is Moment.CHECKPOINT:
             before = self._newest()
-            self._await(lambda: self._newest() > before, COME_UP, "no checkpoint is completed")
+            self._await(lambda: self._newest() > before or self._enough, COME_UP, "no checkpoint is completed")
         self.sleep(fault.wait)
         start = driver.present
         if start is not None and start.point and fault.moment is not Moment.AT_ONCE:
             self._await(lambda: not start.alive, POINT, None)
+
+    @property
+    def _enough(self) -> bool:
+        return self.outcome.kills >= self.options.kills
 
     def _newest(self) -> int:
         try:
@@ -239,21 +247,12 @@ class Run:
             self.tick(reap_only=reap_only)
             if self.outcome.kills > kills:
                 deadline = time.monotonic() + patience
-            if otherwise is not None and self._arming and self.outcome.kills >= self.options.kills and kills:
-                return False
             if time.monotonic() > deadline:
                 if otherwise is not None:
                     raise Stalled(f"{otherwise} within {patience:.0f} s, while nothing is broken")
                 return False
             time.sleep(0.1)
         return True
-
-    def _closing_points(self) -> tuple[str, ...]:
-        return CLOSING_POINTS[: self.options.closing]
-
-    def _restart(self, point: str) -> None:
-        self._stop_driver()
-        self.world.driver.start(point)
 
     def _stop_driver(self) -> None:
         driver = self.world.driver
@@ -263,11 +262,12 @@ class Run:
             start.process.wait()
             driver.reap()
 
-    def _stop(self, savepoint: Path) -> None:
-        self.note(f"      strobe stop --drain ({savepoint.name})")
-        command = [sys.executable, "-m", "strobe.cli.main", "stop", JOB, "--drain", "--savepoint", str(savepoint)]
+    def _stop(self, savepoint: Path, *, drain: bool) -> None:
+        arguments = ["stop", JOB, *(["--drain"] if drain else []), "--savepoint", str(savepoint)]
+        self.note(f"      strobe {' '.join(arguments)}")
         done = subprocess.run(
-            [*command, "--home", str(self.world.home)], capture_output=True, text=True, timeout=600, check=False,
+            [sys.executable, "-m", "strobe.cli.main", *arguments, "--home", str(self.world.home)],
+            capture_output=True, text=True, timeout=600, check=False,
             env=self.world.command_env,
         )  # fmt: skip
         with (self.world.work / "stop.log").open("a") as log:

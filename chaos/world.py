@@ -200,6 +200,7 @@ class World:
         self.store_proxy = self._proxy()
         self.store_proxy.target = _place(urlsplit(self.s3.address).netloc)
         self.store_env = {**_S3, "AWS_ENDPOINT_URL": self.s3.address}
+        os.environ.update(self.store_env)  # this process looks at checkpoints, too
         through = f"http://127.0.0.1:{self.store_proxy.port}"
         return {**_S3, "AWS_ENDPOINT_URL": through, "LEDGER_STORE": f"s3://{BUCKET}/ledger"}
 
