@@ -181,15 +181,19 @@ def test_a_node_whose_handler_fails_is_lost_at_once_for_that_reason_and_waited_f
         (topology(7001), ("a",), "is started by the system itself"),
         (topology(7001).replace('key_file = "cluster.key"\n', ""), ("b",), "has no key"),
         (topology(7001, key="nowhere.key"), ("b",), "nowhere.key cannot be read"),
+        (topology(7001, key="short.key"), ("b",), "has 3 bytes; at least 16 are needed"),
+        (topology(7001, key="empty.key"), ("b",), "has 0 bytes; at least 16 are needed"),
         (topology(7001), ("b", "--listen", "7001"), "is no address"),
         (topology(7001, tls=Tls("no.pem", "no.key", "no.pem")), ("b",), "TLS cannot be set up"),
     ],
-    ids=["unknown", "not by hand", "no key", "key not there", "listen", "tls files"],
+    ids=["unknown", "not by hand", "no key", "key not there", "short key", "empty key", "listen", "tls files"],
 )
 def test_a_node_that_cannot_be_meant_is_refused_in_one_sentence(
     strobe: Terminal, text: str, args: tuple[str, ...], what: str
 ) -> None:
     (strobe.directory / "two.toml").write_text(text)
+    (strobe.directory / "short.key").write_text("abc")
+    (strobe.directory / "empty.key").write_text("\n")
     done = strobe("live", "node", "two.toml", *args, "--json")
     assert done.code == 2, done.out + done.err
     assert what in done.json["error"]["what"]

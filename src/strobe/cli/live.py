@@ -11,7 +11,7 @@ import click
 from strobe.cli.live_up import node_command, up_command
 from strobe.cli.options import write_files
 from strobe.cli.output import Command, Session, check_writable, common_options
-from strobe.cli.system_view import head_of, human_size, node_table, snapshot_table
+from strobe.cli.system_view import counted, head_of, human_size, node_table, snapshot_table
 from strobe.hosts.live.commands import ask, read_runtime, the_system
 from strobe.hosts.live.journals import whole_journal
 from strobe.hosts.live.report import report_from_json
@@ -101,7 +101,7 @@ def snapshot_command(name: str | None, directory: str | None, initiators: tuple[
     if "took_ms" in taken:
         figures = (
             f" in {taken['took_ms']:.0f} ms: {human_size(taken['bytes_total'])}, "
-            f"{taken['messages_in_flight']:,} messages in flight"
+            f"{counted(taken['messages_in_flight'], 'message')} in flight"
         )
     session.say(f"{taken.get('kind', 'snapshot')} {taken['snapshot']} of {system} is complete{figures}")
     session.say(("at   ", "bold"), str(taken["where"]))

@@ -14,7 +14,10 @@ from strobe.hosts.live.report import NodeReport, Report, SnapshotReport
 from strobe.hosts.live.serving import Ending
 from strobe.model.ids import NodeId
 
-__all__ = ["PlainView", "QuietView", "TableView", "farewell", "head_of", "human_size", "node_table", "snapshot_table"]
+__all__ = [
+    "PlainView", "QuietView", "TableView", "counted", "farewell", "head_of", "human_size", "node_table",
+    "snapshot_table",
+]  # fmt: skip
 
 _SNAPSHOTS = 5  # in the live view
 _NODES = 24  # more do not fit on a screen
@@ -76,6 +79,10 @@ def snapshot_table(snapshots: tuple[SnapshotReport, ...]) -> Table:
             f"{taken.messages_in_flight:,}",
         )
     return table
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _name(taken: SnapshotReport) -> str:
@@ -140,7 +147,7 @@ class PlainView(QuietView):
 
     def running(self, report: Report) -> None:
         self._incarnation = report.incarnation
-        self._say(f"{report.system} runs: {len(report.nodes)} nodes, incarnation {report.incarnation}")
+        self._say(f"{report.system} runs: {counted(len(report.nodes), 'node')}, incarnation {report.incarnation}")
 
     def show(self, report: Report) -> None:
         if report.incarnation != self._incarnation and report.state == "running":
@@ -151,7 +158,7 @@ class PlainView(QuietView):
                 self._told = taken.snapshot
                 self._say(
                     f"snapshot {_name(taken)} complete in {taken.took_ms:.0f} ms: longest gap {taken.gap_ms:.1f} ms, "
-                    f"{human_size(taken.bytes_total)}, {taken.messages_in_flight:,} messages in flight"
+                    f"{human_size(taken.bytes_total)}, {counted(taken.messages_in_flight, 'message')} in flight"
                 )
         if report.failed > self._failed:
             self._failed = report.failed

@@ -191,7 +191,11 @@ def read_runtime(home: Path, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise Damaged(f"{path} cannot be read: {error}.", untouched="Nothing was changed.") from error
+        raise Damaged(
+            f"{path} cannot be read: {error}.",
+            untouched="Nothing was changed.",
+            next="Bring the system up again: that writes it anew. Its snapshots do not depend on it.",
+        ) from error
     return value if isinstance(value, dict) and value.get("kind") == "live" else None
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from strobe.hosts.live.auth import check_key
 from strobe.hosts.live.capture import LARGE
 from strobe.hosts.live.framing import MAX_FRAME
 from strobe.hosts.live.session import WINDOW
@@ -29,6 +30,9 @@ class NodeOptions:
     max_frame: int = MAX_FRAME
     tls: Tls | None = None
     path: tuple[str, ...] = field(default_factory=tuple)  # where modules are looked for, first
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
 
     def to_json(self, topology: Topology, name: str) -> dict[str, Any]:
         spec = topology.spec(name)

@@ -26,7 +26,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from strobe.hosts.live.auth import check_key
 from strobe.hosts.live.breakpoints import Break
 from strobe.hosts.live.conditions import read_condition
 from strobe.hosts.live.control import Figures
@@ -382,7 +381,6 @@ class System:
             options = NodeOptions(
                 secrets.token_bytes(32) if key_file is None else read_key(key_file), tls=self.topology.tls
             )
-        check_key(options.key)
         own = (*self.topology.path, sys.path[0] or ".", ".")
         path = options.path or tuple(os.path.abspath(entry) for entry in own)
         return replace(options, journal=self._journal or options.journal, path=path)
