@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.services("postgres")]
 class PostgresContract(SinkContract):
     fenced = True
     delivery = "on_batch"
-    points = 6
+    points = 3
 
     @pytest.fixture(autouse=True)
     def _servers(self, spark: SparkSession, postgres: str) -> Iterable[None]:
@@ -47,11 +47,6 @@ class PostgresContract(SinkContract):
 
 class TestAppendOnBatch(PostgresContract):
     pass
-
-
-class TestUpsertOnBatch(PostgresContract):
-    key: Sequence[str] = ("k",)
-    output_mode = "update"
 
 
 class TestAppendOnSnapshot(PostgresContract):

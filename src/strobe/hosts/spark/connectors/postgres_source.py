@@ -17,6 +17,7 @@ Only the process that plans batches keeps a connection. Executors each read thei
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -223,7 +224,8 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise self._dsn.trouble(f"Reading {self._table}", error) from None
         self._pause = min(_LONGEST_PAUSE, self._pause * 2)
         self._looked = time.monotonic()
-        print(f"strobe: reading {self._table}: {self._dsn.said(error)}; tried again in {self._pause:.1f} s", flush=True)
+        said = f"strobe: reading {self._table}: {self._dsn.said(error)}; tried again in {self._pause:.1f} s"
+        print(said, file=sys.stderr, flush=True)  # this process has no other way: it is in Spark's log
 
     def _settled(self) -> str | None:
         """The largest value that is there now, when all that is below it is, too."""
