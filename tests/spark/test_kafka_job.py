@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+import strobe
+from strobe.hosts.spark.connectors.base import SinkContext
+from strobe.model.ids import Incarnation, NodeId, Timeline
 from tests.spark.jobs import check_checkpoints, finish
 from tests.spark.kafka_jobs import await_batches, await_settled, doubled_rows, numbers, once, put_numbers
 from tests.spark.kafka_world import new_topic, pinned
@@ -85,3 +89,27 @@ def test_a_fork_reads_on_from_the_snapshot_while_the_original_goes_on(
     check_checkpoints(job)
     job.stop()
     assert doubled_rows(kafka, target) == once(0, 160)
+
+
+def test_a_job_whose_transactional_id_was_taken_over_ends_and_says_so(
+    spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    source, target = new_topic(kafka, "in"), new_topic(kafka, "out")
+    job = start(numbers(kafka, source, target), tmp_path, spark)
+    copied = tmp_path / "copied"
+    shutil.copytree(tmp_path / "home/jobs/numbers/sinks/doubled/0", copied)
+    thief = strobe.KafkaSink(kafka, target, key="n")
+    schema = spark.sql("SELECT 1L AS n, 2L AS doubled").schema
+    thief.open(
+        SinkContext(
+            job="numbers", stage=NodeId("doubled"), name="doubled/0", timeline=Timeline(1),
+            incarnation=Incarnation(99), schema=schema, output_mode="append", base=tmp_path, staging=copied / "t1",
+        )
+    )  # fmt: skip
+    put_numbers(kafka, source, 0, 10)
+    await_batches(job, 10)
+    job.checkpoint(120)
+    assert job.wait(120)
+    assert job.state is strobe.JobState.FAILED
+    assert "fenced off by incarnation 99" in job.error
+    assert doubled_rows(kafka, target) == {}

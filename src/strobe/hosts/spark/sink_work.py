@@ -186,12 +186,21 @@ class SinkWork:
                     self._take(task)
                 self._try_due()
                 self._try_prepares()
-            except Fenced:
-                return  # another driver has taken over, and says so
+            except Fenced as error:
+                self._stand_down(error)
+                return
             except Exception as error:
                 _log.exception("%s: the thread of a sink", self.name)
                 self._broken(f"the work of sink {self.name!r} failed: {type(error).__name__}: {error}")
                 return
+
+    def _stand_down(self, error: Fenced) -> None:
+        """Another driver has taken the job over, and says so; or only what is behind this sink: then we must say it."""
+        try:
+            self._guard()
+        except Fenced:
+            return
+        self._broken(f"sink {self.name!r} may not write any more: {error}")
 
     def _pause(self) -> float | None:
         times = [self._committing.not_before] if self._due else []

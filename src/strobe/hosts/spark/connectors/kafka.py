@@ -11,10 +11,12 @@ What has been sent cannot be taken back: after a restore to an older snapshot, w
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -44,7 +46,12 @@ if TYPE_CHECKING:
 __all__ = ["KafkaSink", "need_package"]
 
 _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_OWNER: Final = "kafka-owner"
+_FIRST_PAUSE: Final = 0.2
+_LONGEST_PAUSE: Final = 15.0
 _FRESH: Final = 30.0  # seconds for which what is known of topics is good enough
+
+_log = logging.getLogger("strobe.kafka")
 
 
 class KafkaSink(TransactionalSink):
@@ -89,6 +96,7 @@ class KafkaSink(TransactionalSink):
         self._chosen_id = self._settings.pop("transactional.id", None)
         self._limits: dict[str, TopicLimits] = {}
         self._asked = 0.0
+        self._closed = threading.Event()
 
     @property
     def delivery(self) -> Delivery:
@@ -104,6 +112,7 @@ class KafkaSink(TransactionalSink):
         where = f"{self.describe()} of stage {context.stage!r}"
         need_package()
         self._context = context
+        self._closed.clear()
         self.messages.check(context.schema, where)
         self._cluster = KafkaCluster(self.servers, self._settings)
         topics = self._cluster.topics()
@@ -113,8 +122,7 @@ class KafkaSink(TransactionalSink):
                 untouched="Nothing was started.",
                 next="Make it with Kafka's own tools, with as many partitions as its consumers need.",
             )
-        owner = _owner(context.staging.parent)
-        transactional_id = str(self._chosen_id or f"strobe-{context.job}-{context.name}-{owner[:12]}")
+        owner, transactional_id = self._id(context)
         log = CommitLog(self._cluster, self.commits, transactional_id)
         log.ensure(topics)
         if self.topic is not None:
@@ -133,6 +141,7 @@ class KafkaSink(TransactionalSink):
                 self._forget(part)
 
     def close(self) -> None:
+        self._closed.set()
         if hasattr(self, "_publisher"):
             self._publisher.close()
 
@@ -163,12 +172,32 @@ class KafkaSink(TransactionalSink):
         self._staging.write(self.messages.project(batch), batch_id)
         if self._delivery is Delivery.ON_BATCH:
             part = Part(f"batch {batch_id}", SnapshotId(0), context.timeline, batch_id - 1, batch_id)
-            files = self._staging.files(part)
-            limits = self._limits_of(files)
-            rejected, size = self._sorted(files, limits)
-            self._letters.put([letter for _, _, letter in rejected], batch_id)
-            self._publish(part, None, files, limits, size, _skipped(rejected))
+            self._patiently(lambda: self._deliver(part))
             self._staging.forget(part)
+
+    def _deliver(self, part: Part) -> None:
+        """One batch, at once."""
+        files = self._staging.files(part)
+        limits = self._limits_of(files)
+        rejected, size = self._sorted(files, limits)
+        self._letters.put([letter for _, _, letter in rejected], part.through)
+        self._publish(part, None, files, limits, size, _skipped(rejected))
+
+    def _patiently(self, attempt: Callable[[], None]) -> None:
+        """However long the broker is away: the stage waits, its status says why, and nothing is lost."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                attempt()
+                self.trouble = ""
+                return
+            except Unreachable as error:
+                if self.trouble != error.what:
+                    _log.warning("%s: %s It is tried again until it succeeds.", self._context.stage, error.what)
+                self.trouble = error.what
+                if self._closed.wait(pause):
+                    raise
+                pause = min(_LONGEST_PAUSE, pause * 2)
 
     def prepare(self, part: Part) -> Json:
         files = self._staging_of(part).files(part)
@@ -197,6 +226,18 @@ class KafkaSink(TransactionalSink):
     def abort(self, part: Part, prepared: Json) -> None:
         self._letters.drop(part)
         self._staging_of(part).forget(part)
+
+    def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool | None:
+        if not (context.staging.parent / _OWNER).exists():
+            return False
+        cluster = KafkaCluster(self.servers, self._settings)
+        try:
+            if self.commits not in cluster.topics():
+                return False
+            record = CommitLog(cluster, self.commits, self._id(context)[1]).read().get(int(part.timeline))
+        except Unreachable:
+            return None
+        return record is not None and record.through >= part.through
 
     def by_hand(self, part: Part) -> str:
         return (
@@ -235,6 +276,11 @@ class KafkaSink(TransactionalSink):
                     raise
         return {name: self._limits[name] for name in sorted(wanted & self._limits.keys())}
 
+    def _id(self, context: SinkContext) -> tuple[str, str]:
+        """Whose transactions these are, and the id that Kafka knows them by."""
+        owner = _owner(context.staging.parent)
+        return owner, str(self._chosen_id or f"strobe-{context.job}-{context.name}-{owner[:12]}")
+
     def _staging_of(self, part: Part) -> Staging:
         if part.timeline == self._context.timeline:
             return self._staging
@@ -270,12 +316,12 @@ def _read(prepared: Json) -> tuple[dict[str, TopicLimits], PartSize, bool]:
 
 def _owner(directory: Path) -> str:
     """The name of this sink in this home, made up once: jobs of one name in different homes are not the same."""
-    path = directory / "kafka-owner"
+    path = directory / _OWNER
     try:
         return path.read_text()
     except FileNotFoundError:
         directory.mkdir(parents=True, exist_ok=True)
-        fresh = directory / f"kafka-owner.{os.getpid()}"
+        fresh = directory / f"{_OWNER}.{os.getpid()}"
         with fresh.open("w") as file:
             file.write(uuid.uuid4().hex)
             file.flush()
