@@ -39,12 +39,12 @@ from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.model.errors import Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
-__all__ = ["DATA", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
+__all__ = ["DATA", "PROPERTIES", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
 
 DATA: Final = "data"  # the table's data files: data/<timeline>/<batch>-<attempt>/*.parquet
 _ASIDE: Final = "_strobe"  # entries being written, and torn ones; Delta ignores names with an underscore
 
-_PROPERTIES: Final = {
+PROPERTIES: Final = {
     # What a snapshot on a branch that was left needs must survive a VACUUM, and the log must not be cleaned up by age:
     # `trim` is the only one who knows what is still needed.
     "delta.deletedFileRetentionDuration": "interval 3650 days",
@@ -330,7 +330,7 @@ class ChannelWriter:
                     Schema.from_json(self.schema.json()),
                     mode="ignore",
                     name=f"{self.job}/{self.producer}",
-                    configuration=_PROPERTIES,
+                    configuration=PROPERTIES,
                 )
         except (DeltaError, OSError) as e:
             raise Failed(

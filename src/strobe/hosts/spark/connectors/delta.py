@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from strobe.hosts.spark.channel import DATA, ChannelWriter, table_schema
+from strobe.hosts.spark.channel import DATA, PROPERTIES, ChannelWriter, table_schema
 from strobe.hosts.spark.channel_log import ChannelLog, DataFile
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors import delta_restore
@@ -98,7 +98,8 @@ class DeltaSink(TransactionalSink):
             self._letters = Letters(self.dead_letters, context, self.describe())
             schema = context.schema if self.key else channel_schema(context.schema, context.stage)
             if self.key or self.partition_by or self.properties:
-                create_table(self._where, schema, self.partition_by, self.properties)
+                kept = {} if self.key else PROPERTIES
+                create_table(self._where, schema, self.partition_by, {**kept, **self.properties})
                 set_properties(self._where, self.properties)
             there = DeltaTable.is_deltatable(str(self._where))
             if self.key or (there and not self._is_plain(self._where, context)):
@@ -297,9 +298,11 @@ class DeltaSink(TransactionalSink):
 
     def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
         where, what = self._place(context), f"{self.describe()} of stage {context.stage!r}"
-        return delta_restore.outlook(
+        found = delta_restore.outlook(
             where, what, keyed=bool(self.key), position=position, context=context, fork=fork, again=again
         )
+        waiting = delta_restore.why_not_visible(position, what) if found.fate is SinkFate.COPIED else None
+        return found if waiting is None or found.problem is not None else replace(found, problem=waiting)
 
     def restore(self, position: Json, context: SinkContext, fate: SinkFate) -> None:
         was = delta_restore.recorded(position)

@@ -26,7 +26,10 @@ from strobe.hosts.spark.connectors.delta_table import is_plain
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse, StrobeError
 
-__all__ = ["copy_appended", "copy_table", "outlook", "recorded", "take_back", "why_unreachable"]
+__all__ = [
+    "copy_appended", "copy_table", "outlook", "recorded", "take_back", "why_not_visible",
+    "why_unreachable",
+]  # fmt: skip
 
 _CONSTRAINT: Final = "delta.constraints."
 
@@ -54,6 +57,22 @@ def _version_through(path: Path, app: str, through: int, version: int) -> int:
             if mark is not None and mark["appId"] == app and newest < mark["version"] <= through:
                 newest, found = mark["version"], int(entry.stem)
     return version if newest < 0 else found
+
+
+def why_not_visible(position: Json, what: str) -> StrobeError | None:
+    """Whether the job of the snapshot has yet to commit what the snapshot names: a copy would be without it."""
+    was = recorded(position)
+    if was is None or not isinstance(position.get("app"), str) or not DeltaTable.is_deltatable(str(was[0])):
+        return None
+    mark = DeltaTable(str(was[0])).transaction_version(position["app"])
+    if position["through"] < 0 or (mark is not None and mark >= position["through"]):
+        return None
+    return Failed(
+        f"{what} cannot begin as a copy of {was[0]}: what the snapshot names is not visible there yet.",
+        untouched="Nothing was changed.",
+        next="It will be, a moment after the snapshot is complete: try again. `strobe transactions JOB` of the job "
+        "that writes there says what it waits for.",
+    )
 
 
 def outlook(

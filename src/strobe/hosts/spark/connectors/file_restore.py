@@ -129,7 +129,17 @@ def outlook(where: Path, what: str, position: Json, context: SinkContext, *, for
     if not was.path.is_dir():
         warning = f"{what} start empty, without the rows from before the snapshot: {was.path} is gone."
         return SinkOutlook(SinkFate.EMPTY, f"{was.path} is gone", None, warning)
-    return SinkOutlook(SinkFate.COPIED, f"{where} starts with the {len(list(was.places()))} batches of {was.path}")
+    names = {place.name for place in was.places()}
+    waiting = [part for part in context.named if directory_name(part.timeline, part.through) not in names]
+    problem = None
+    if waiting and not again:
+        problem = Failed(
+            f"{what} cannot begin as a copy of {was.path}: what the snapshot names is not visible there yet.",
+            untouched="Nothing was changed.",
+            next="It will be, a moment after the snapshot is complete: try again. `strobe transactions JOB` of "
+            "the job that writes there says what it waits for.",
+        )
+    return SinkOutlook(SinkFate.COPIED, f"{where} starts with the {len(names)} batches of {was.path}", problem)
 
 
 def take_back(was: Was, timeline: int) -> None:
