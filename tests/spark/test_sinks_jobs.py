@@ -24,7 +24,9 @@ pytestmark = pytest.mark.spark
 
 def numbers(root: Path, *sinks: strobe.Sink, bounded: bool = True) -> strobe.Pipeline:
     """Ids, their parity as a key, and how often it was seen, to the sinks."""
-    pipeline = strobe.Pipeline("numbers", checkpoint=strobe.CheckpointConfig(interval=None, retained=5))
+    pipeline = strobe.Pipeline(
+        "numbers", checkpoint=strobe.CheckpointConfig(interval=None, retained=5, tolerable_failures=3)
+    )
 
     @pipeline.stage(
         uid="gold", to=sinks, trigger={"availableNow": True} if bounded else {"processingTime": "0 seconds"}
@@ -115,7 +117,7 @@ def test_rows_that_a_table_does_not_take_are_set_aside_once_and_counted(
     letters = DeltaTable(str(tmp_path / "dead")).to_pyarrow_table().to_pylist()
     assert sorted(json.loads(letter["row"])["id"] for letter in letters) == [7, 8, 9]
     assert {letter["reason"] for letter in letters} == {"it violates the constraint small: id < 7"}
-    assert {(letter["job"], letter["sink"], letter["batch"]) for letter in letters} == {("numbers", "gold/0", 1)}
+    assert {(letter["job"], letter["sink"], letter["timeline"]) for letter in letters} == {("numbers", "gold/0", 1)}
     assert job.status().stages[0].dead_letters == 3
     table = spark.read.format("parquet").load([str(f) for f in (tmp_path / "dead").glob("*.parquet")])
     columns = table.selectExpr(f"from_json(row, '{letters[0]['schema']}') AS r").selectExpr("r.id", "r.rest")
