@@ -9,9 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
+from strobe.hosts.spark.connectors import kafka_transactions
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.ids import Incarnation, NodeId, Timeline
-from tests.spark.jobs import check_checkpoints, finish
+from tests.services import Server
+from tests.spark.jobs import check_checkpoints, eventually, finish
 from tests.spark.kafka_jobs import await_batches, await_settled, doubled_rows, numbers, once, put_numbers
 from tests.spark.kafka_world import new_topic, pinned
 from tests.spark.restoring import start
@@ -113,3 +115,32 @@ def test_a_job_whose_transactional_id_was_taken_over_ends_and_says_so(
     assert job.state is strobe.JobState.FAILED
     assert "fenced off by incarnation 99" in job.error
     assert doubled_rows(kafka, target) == {}
+
+
+@pytest.mark.slow
+def test_a_broker_that_dies_under_a_job_is_waited_for_and_nothing_is_lost_or_sent_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_transactions, "_STILL", 1.0)
+    with Server("kafka", tmp_path) as own:
+        servers = own.address
+        source, target = new_topic(servers, "in"), new_topic(servers, "out")
+        put_numbers(servers, source, 0, 50)
+        job = start(numbers(servers, source, target, attempts=1000), tmp_path, spark)
+        await_batches(job, 50)
+        own.kill()
+        job.checkpoint(300)  # the graph needs no broker for that
+        eventually(lambda: job.status().sinks[0].failures > 0, "the commit is tried again", job)
+        status = job.status().sinks[0]
+        assert status.in_doubt == 1
+        assert servers in status.error
+        own.start()
+        await_settled(job)
+        assert doubled_rows(servers, target) == once(0, 50)
+        put_numbers(servers, source, 50, 80)
+        await_batches(job, 80)
+        job.checkpoint(300)
+        await_settled(job)
+        job.stop()
+        assert doubled_rows(servers, target) == once(0, 80)
+        assert not pinned(servers, [target, "strobe-commits"])
