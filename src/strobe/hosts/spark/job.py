@@ -42,7 +42,7 @@ from strobe.hosts.spark.rescale import check_partitions, wanted_partitions
 from strobe.hosts.spark.restore_plan import RestoreOptions
 from strobe.hosts.spark.resume import bring_up
 from strobe.hosts.spark.savepoints import SnapshotStores
-from strobe.hosts.spark.session import check_settings, spark_session
+from strobe.hosts.spark.session import check_settings, spark_session, stop_session
 from strobe.hosts.spark.sink_start import explain_doubt, sink_works
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.hosts.spark.stage_files import stage_checkpoint, start_positions
@@ -436,7 +436,7 @@ class Job:
         if hasattr(self, "_gate"):
             self._gate.close()
         if self._spark is not None and self._given is None:
-            self._spark.stop()
+            stop_session(self._spark)
 
     def _end(self, state: JobState, reason: str) -> None:
         try:

@@ -38,7 +38,7 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark.worker_python import worker_python
 from strobe.model.errors import Failed, Misuse, StrobeError
 
-__all__ = ["FILE_MANAGER", "check_settings", "spark_session"]
+__all__ = ["FILE_MANAGER", "SparkEnded", "check_settings", "spark_ended", "spark_session", "stop_session"]
 
 FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -119,6 +119,30 @@ def spark_session(
         with contextlib.suppress(subprocess.TimeoutExpired):
             warming.wait(_WARM_UP)
     return session
+
+
+class SparkEnded(Failed):
+    """Spark's own process is gone, and everything that ran in it: only another driver can go on."""
+
+
+def spark_ended() -> SparkEnded | None:
+    """Whether the JVM that this process has started is gone, and how."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    code = None if process is None else process.poll()
+    if code is None:
+        return None
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return SparkEnded(f"Spark's JVM {how}.", untouched="Nothing is lost.", next="Run the job again: it resumes.")
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop it; one whose JVM is gone has nothing left to stop."""
+    try:
+        session.stop()
+    except Exception as error:  # py4j's, of whatever class
+        if spark_ended() is None:
+            raise
+        _log.debug("stop: %s", error)
 
 
 def _not_started(master: str, error: Exception) -> StrobeError:

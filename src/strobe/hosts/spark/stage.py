@@ -28,6 +28,7 @@ from strobe.hosts.spark.config import RestartPolicy
 from strobe.hosts.spark.connectors.base import Sink
 from strobe.hosts.spark.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.pipeline import StageSpec
+from strobe.hosts.spark.session import SparkEnded, spark_ended
 from strobe.hosts.spark.writer import write_files
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation, SnapshotId
@@ -314,8 +315,8 @@ class StageRunner:
         except Exception as error:
             if isinstance(self._cause, Fenced) and not self._stopping.is_set():
                 self._on_fenced(str(self._cause))
-            cause = self._cause or error
-            if isinstance(cause, Damaged | Misuse):
+            cause = spark_ended() or self._cause or error
+            if isinstance(cause, Damaged | Misuse | SparkEnded):
                 self.failure = cause  # it will be no better the next time
             return _reason(cause)
         finally:

@@ -1,0 +1,55 @@
+"""Spark's own process dies under a job: no stage can come back in this driver, so it ends at once and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.jobs import eventually
+from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+PIPELINE = Path(__file__).parent / "pipelines" / "ledger_job.py"
+
+
+def start(root: Path, **env: str) -> subprocess.Popen[bytes]:
+    with (root / "said").open("wb") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "strobe.cli.main", "run", PIPELINE, "--home", root / "home"],
+            env={**os.environ, "LEDGER_DATA": str(root / "in"), "LEDGER_OUT": str(root / "out"), **env},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+
+
+def test_a_driver_whose_jvm_is_killed_ends_at_once_and_the_next_run_resumes(tmp_path: Path) -> None:
+    data = write_transfers(tmp_path / "in", files=3, rows=100)
+    run = start(tmp_path)
+    try:
+        eventually(lambda: run.poll() is not None or (tmp_path / "out/balances/_delta_log").exists(), "some work")
+        (jvm,) = [c for c in children(run.pid) if b"SparkSubmit" in Path(f"/proc/{c}/cmdline").read_bytes()]
+        os.kill(jvm, signal.SIGKILL)
+        assert run.wait(120) == 1
+    finally:
+        run.kill()
+        run.wait()
+    said = (tmp_path / "said").read_text()
+    assert "Spark's JVM was killed by signal 9." in said, said
+    assert "Traceback" not in said
+    run = start(tmp_path, BOUNDED="1")
+    assert run.wait(300) == 0, (tmp_path / "said").read_text()
+    balances = delta_rows(tmp_path / "out/balances", "select account, balance::BIGINT from t order by 1")
+    assert balances == expected_balances(data)
