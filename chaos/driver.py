@@ -54,16 +54,16 @@ class Driver:
     ended: dict[str, int] = field(default_factory=dict)  # how often, by how
     older: list[Start] = field(default_factory=list)  # that were given up, and may live
 
-    def start(self, point: str = "", arguments: tuple[str, ...] = (), env: Mapping[str, str] | None = None) -> Start:
+    def start(self, point: str = "", *, mode: str = "aligned") -> Start:
         self.starts += 1
         mark = f"{self.mark}-driver-{self.starts}"
-        environment = {**os.environ, **self.env, **(env or {}), MARK: mark}
+        environment = {**os.environ, **self.env, "LEDGER_MODE": mode, MARK: mark}
         environment.pop("STROBE_CRASH_AT", None)
         if point:
             environment["STROBE_CRASH_AT"] = point
-        command = [sys.executable, "-m", "strobe.cli.main", "run", str(LEDGER), "--home", str(self.home), *arguments]
+        command = [sys.executable, "-m", "strobe.cli.main", "run", str(LEDGER), "--home", str(self.home)]
         with (self.folder / "driver.log").open("ab") as log:
-            log.write(f"── start {self.starts} {point} ──\n".encode())
+            log.write(f"── start {self.starts}, {mode} {point} ──\n".encode())
             log.flush()
             process = subprocess.Popen(
                 [*command, "--master", "local[2]"], cwd=self.folder, env=environment, start_new_session=True,

@@ -3,7 +3,8 @@
 Transfers come from a Kafka topic. Each becomes two postings, and postings become balances. Every stage delivers to
 somebody: transfers to a Delta table, postings to a Kafka topic and a Postgres table, balances to a Postgres and a Delta
 table; all on snapshot but the last. Where things are comes from the environment: LEDGER_KAFKA (bootstrap servers),
-LEDGER_POSTGRES (a DSN), LEDGER_OUT (a directory), and LEDGER_STORE if checkpoints do not go to the home directory.
+LEDGER_POSTGRES (a DSN), LEDGER_OUT (a directory), and LEDGER_STORE if checkpoints do not go to the home directory;
+LEDGER_INTERVAL and LEDGER_MODE say how often and how they are taken.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ pipeline = strobe.Pipeline(
         timeout=60,
         tolerable_failures=100_000,  # servers go away here; the job is to wait for them
         retained=4,
+        mode=os.environ.get("LEDGER_MODE", "aligned"),
         store=os.environ.get("LEDGER_STORE") or None,
     ),
     restart=strobe.RestartPolicy(attempts=100_000, longest_pause=3.0),

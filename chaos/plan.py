@@ -14,11 +14,13 @@ from typing import Final
 
 from strobe.hosts.spark.faults import POINTS
 
-__all__ = ["CLOSING_POINTS", "KINDS", "WORKING_POINTS", "Fault", "Kind", "Moment", "Plan"]
+__all__ = ["CLOSING_POINTS", "KINDS", "WORKING_POINTS", "Birth", "Fault", "Kind", "Moment", "Plan"]
 
-# What a run never does is left to the tests that do it: going back to a snapshot, and rescaling.
-_ELSEWHERE: Final = ("restore.", "settle.", "rescale.")
-CLOSING_POINTS: Final = tuple(p for p in POINTS if p.startswith(("drain.", "savepoint.", "stop.")))
+# What the ledger never does is left to the tests that do it: going back to a snapshot, rescaling, closing windows.
+_ELSEWHERE: Final = ("restore.", "settle.", "rescale.", "drain.last-batch-")
+CLOSING_POINTS: Final = tuple(
+    p for p in POINTS if p.startswith(("drain.", "savepoint.", "stop.")) and not p.startswith(_ELSEWHERE)
+)
 WORKING_POINTS: Final = tuple(p for p in POINTS if p not in CLOSING_POINTS and not p.startswith(_ELSEWHERE))
 
 
@@ -85,6 +87,14 @@ class Fault:
     kill: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """How a driver starts: with which checkpoints, and where it dies by itself: NAME or NAME:K, or nowhere."""
+
+    mode: str
+    point: str = ""
+
+
 class Plan:
     def __init__(self, seed: int, without: Sequence[str] = (), points: Sequence[str] = WORKING_POINTS) -> None:
         """`without`: kinds that cannot be had here. They are left out of the sequence, not put off."""
@@ -110,14 +120,15 @@ class Plan:
                 kill=draw.random() < 0.3 and not kind.kills and kind.name not in ("pause driver", "replace driver"),
             )
 
-    def point(self) -> str:
-        """Where the next driver dies by itself: NAME or NAME:K, or nowhere in particular."""
+    def start(self) -> Birth:
+        """Of the next driver."""
         draw = self._starts
+        mode = draw.choice(("aligned", "unaligned"))
         carries, time = draw.random() < 0.6, draw.choice((1, 1, 1, 2, 3))
         if not carries:
-            return ""
+            return Birth(mode)
         name = next(self._points)
-        return name if time == 1 else f"{name}:{time}"
+        return Birth(mode, name if time == 1 else f"{name}:{time}")
 
     def _endless(self, points: Sequence[str]) -> Iterator[str]:
         while True:

@@ -194,7 +194,8 @@ class Run:
                 if not reap_only:
                     self.note(f"      the driver ended by itself: {how}: {world.driver.last_words()}")
         if world.driver.present is None and not reap_only and time.monotonic() >= self._pause_until:
-            world.driver.start(self.plan.point() if self._arming else "")
+            birth = self.plan.start()
+            world.driver.start(birth.point if self._arming else "", mode=birth.mode)
         if world.generator is not None and world.generator.poll() is not None:
             world.start_generator()
         if time.monotonic() - self._looked > 1.0:
