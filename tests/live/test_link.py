@@ -185,9 +185,12 @@ def test_one_who_connects_and_says_nothing_is_dropped(
     assert "no handshake within" in caplog.text
 
 
-def test_a_way_too_slow_for_the_first_attempts_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_too_slow_for_the_first_attempts_is_given_more_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """As on a loaded machine: whoever dials gets through in the end, instead of giving up too early for ever."""
     monkeypatch.setattr(link_module, "DIAL_SECONDS", (0.02, 0.05, 20.0))
+    caplog.set_level(logging.WARNING, "strobe.live")
 
     async def work() -> None:
         async with ends() as (end, address):
@@ -213,6 +216,8 @@ def test_a_way_too_slow_for_the_first_attempts_is_given_more_time(monkeypatch: p
             link.send(b"x")
             await until(lambda: end.got == [b"x"])
             assert attempts > 2
+            assert "Connection of a with" in caplog.text
+            assert "no handshake within 0.02 s" in caplog.text
             dialer.close()
             server.close()
             await until(lambda: not end.link.connected)

@@ -162,6 +162,7 @@ class _Connection(asyncio.Protocol, ABC):
         self._patience = patience
         self._max_frame = max_frame
         self._link: Link | None = None
+        self._wanted: Link | None = None  # what the connection is to be for, as far as that is known before it is made
         self._peer = "?"
         self._heard = False
         self._silent = 0
@@ -234,7 +235,8 @@ class _Connection(asyncio.Protocol, ABC):
         self._drop(f"no handshake within {self._patience:g} s")
 
     def _drop(self, why: str) -> None:
-        whose = f" of {self._link.name}" if self._link is not None else ""
+        link = self._link or self._wanted
+        whose = f" of {link.name}" if link is not None else ""
         _log.warning("Connection%s with %s dropped: %s", whose, self._peer, why)
         self._transport.abort()
 
@@ -267,6 +269,7 @@ class _Accepted(_Connection):
 class _Dialled(_Connection):
     def __init__(self, dialer: Dialer, max_frame: int, patience: float) -> None:
         super().__init__(max_frame, patience)
+        self._wanted = dialer.link
         self._dialer = dialer
         self._auth = Dialling(dialer.key, dialer.claim())
         self._challenged = False
