@@ -189,7 +189,7 @@ def test_a_way_too_slow_for_the_first_attempts_is_given_more_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As on a loaded machine: whoever dials gets through in the end, instead of giving up too early for ever."""
-    monkeypatch.setattr(link_module, "DIAL_SECONDS", (0.02, 0.05, 20.0))
+    monkeypatch.setattr(link_module, "DIAL_SECONDS", (0.2, 0.3, 20.0))
     caplog.set_level(logging.WARNING, "strobe.live")
 
     async def work() -> None:
@@ -217,7 +217,7 @@ def test_a_way_too_slow_for_the_first_attempts_is_given_more_time(
             await until(lambda: end.got == [b"x"])
             assert attempts > 2
             assert "Connection of a with" in caplog.text
-            assert "no handshake within 0.02 s" in caplog.text
+            assert "no handshake within 0." in caplog.text
             dialer.close()
             server.close()
             await until(lambda: not end.link.connected)
