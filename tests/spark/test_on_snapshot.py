@@ -160,6 +160,30 @@ def test_the_end_of_all_sources_without_the_last_commit_is_a_failure_and_the_nex
     assert ids(tmp_path / "out") == list(range(5))
 
 
+def test_a_batch_whose_spark_commit_a_power_cut_has_taken_is_not_staged_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "in").mkdir()
+    pipeline = numbers(tmp_path / "in", "out", bounded=False, retained=5)
+    job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    job.checkpoint()  # of nothing: for its sake the channel keeps all rows
+    add_file(tmp_path / "in", 0)
+    await_rows(job, 5)
+    job.checkpoint()
+    job.cancel()
+    assert ids(tmp_path / "out") == list(range(5))
+    commits = tmp_path / "home/jobs/numbers/stages/gold/t1/spark/commits"
+    last = max((p for p in commits.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    add_file(tmp_path / "in", 1)
+    again = numbers(tmp_path / "in", "out", retained=5)
+    finish(start_job(again, home=str(tmp_path / "home"), base=tmp_path, spark=spark))
+    assert last.exists(), "Spark has run the batch once more"
+    assert sorted(ids(tmp_path / "out")) == list(range(10))
+    assert list((tmp_path / "home/jobs/numbers/sinks/gold/0/t1").glob("*/batch-*")) == []
+
+
 def test_sinks_with_uids_are_found_again_in_another_order(tmp_path: Path, spark: SparkSession) -> None:
     add_file(tmp_path / "in", 0)
 
