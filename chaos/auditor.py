@@ -144,7 +144,8 @@ class Auditor:
         os.environ["JAVA_HOME"] = str(find_java())
         self.home, self.out = home, out
         self.read = Read(servers)
-        self.spark = spark_session("chaos-auditor", "local[1]")
+        light = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        self.spark = spark_session("chaos-auditor", "local[1]", extra=light)
         self.seen: set[SnapshotId] = set()
         self.tries = 0
 

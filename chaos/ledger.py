@@ -31,6 +31,8 @@ pipeline = strobe.Pipeline(
         store=os.environ.get("LEDGER_STORE") or None,
     ),
     restart=strobe.RestartPolicy(attempts=100_000, longest_pause=3.0),
+    # A driver lives for a minute here: its JVM is to be quick at the start rather than in the long run.
+    conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
 )
 
 
