@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from strobe.hosts.spark.connectors.base import SinkContext
+from strobe.hosts.spark.connectors.base import Part, SinkContext, SinkFate
 from strobe.hosts.spark.connectors.delta import DeltaSink
 from strobe.model.errors import Fenced
-from strobe.model.ids import Incarnation, NodeId, Timeline
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("v", LongType())])
 
@@ -98,3 +98,26 @@ def test_a_batch_that_comes_while_the_fence_goes_up_is_before_it(
     with pytest.raises(Fenced):
         write(old, 1, Rows((1, 100)))
     assert table(tmp_path) == {1: 1}
+
+
+def test_a_restore_that_is_begun_again_finds_the_table_on_the_new_timeline(tmp_path: Path) -> None:
+    """Parts are settled on the old timeline first; the table may have left it in an attempt before."""
+
+    def at(timeline: int, incarnation: int) -> SinkContext:
+        life, staging = Incarnation(incarnation), tmp_path / f"home/t{timeline}"
+        return SinkContext("j", NodeId("s"), "s/0", Timeline(timeline), life, SCHEMA, "append", tmp_path, staging)
+
+    first = DeltaSink("t", delivery="on_snapshot")
+    first.open(at(1, 1))
+    position = first.position(SnapshotId(1))
+    for incarnation in (2, 3):
+        settling = DeltaSink("t", delivery="on_snapshot")
+        settling.open(at(1, incarnation))
+        assert settling.last_batch() is None
+        settling.abort(Part("h", SnapshotId(2), Timeline(1), -1, 0), None)
+        settling.close()
+        assert settling.outlook(position, at(2, incarnation), fork=False, again=True).fate is SinkFate.ROLLED_BACK
+        settling.restore(position, at(2, incarnation), SinkFate.ROLLED_BACK)
+    DeltaSink("t", delivery="on_snapshot").open(at(2, 3))
+    with pytest.raises(Fenced):
+        DeltaSink("t", delivery="on_snapshot").open(at(1, 1))
