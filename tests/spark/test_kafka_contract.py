@@ -21,7 +21,7 @@ class KafkaContract(SinkContract):
     delivery = "on_snapshot"
     ordered = True
     fenced = True
-    points = 4
+    points = 3
 
     @pytest.fixture(autouse=True)
     def _world(self, spark: SparkSession, kafka: str) -> None:
