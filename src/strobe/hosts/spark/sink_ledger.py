@@ -79,6 +79,7 @@ class Ledger:
     boundary: int
     entries: tuple[Entry, ...] = ()
     done: tuple[Entry, ...] = ()
+    closed: bool = False  # the sink was taken out of the file: later batches are not its own, should it come back
 
     def find(self, handle: str) -> Entry | None:
         return next((e for e in (*self.entries, *self.done) if e.handle == handle), None)
@@ -118,7 +119,7 @@ class SinkLedger:
                 untouched="Nothing was started.",
                 next="Put the file back, or restore the job from a snapshot.",
             )
-        if old is not None and old.timeline == timeline:
+        if old is not None and old.timeline == timeline and not old.closed:
             # What was noted and not prepared is in no vote: its batches are in the next part.
             self._write(replace(old, kind=kind, entries=self._prepared(old)))
             return
@@ -128,6 +129,12 @@ class SinkLedger:
             )
         done = () if old is None else old.done
         self._write(Ledger(self._sink, kind, timeline, committed, committed, (), done))
+
+    def close(self) -> None:
+        """The sink takes no part any more, and nothing of it is in doubt."""
+        if self.entries:
+            raise HostFault(f"The ledger of {self._sink!r} cannot be closed: parts are in doubt.")
+        self._write(replace(self.ledger, closed=True))
 
     def note(self, part: Part, where: str) -> None:
         """The sink is about to prepare the part. One that was noted before and not prepared is contained in it."""
@@ -216,6 +223,7 @@ def _to_json(ledger: Ledger) -> dict[str, Any]:
         "boundary": ledger.boundary,
         "entries": [_entry_json(e) for e in ledger.entries],
         "done": [_entry_json(e) for e in ledger.done],
+        "closed": ledger.closed,
     }
 
 
@@ -260,7 +268,7 @@ def _read(path: Path) -> Ledger | None:
             raise ValueError(f"boundary {boundary}")
         return Ledger(
             str(value["sink"]), str(value["kind"]), Timeline(value["timeline"]), int(value["origin"]), boundary,
-            tuple(_entry(e) for e in value["entries"]), tuple(_entry(e) for e in value["done"]),
+            tuple(_entry(e) for e in value["entries"]), tuple(_entry(e) for e in value["done"]), bool(value["closed"]),
         )  # fmt: skip
     except FileNotFoundError:
         return None

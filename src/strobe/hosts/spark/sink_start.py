@@ -1,14 +1,14 @@
 """Bringing up the sinks that deliver on snapshot: one ledger and one participant each, before any stage starts.
 
-A sink with parts in doubt must not vanish from the file unnoticed, nor become another kind of sink: its rows are staged
-and prepared, and nobody else can make them visible.
+A sink with rows that are not visible yet must not vanish from the file unnoticed, nor become another kind of sink: they
+are staged or prepared, and nobody else can make them visible. One that
+vanishes with nothing left has its ledger closed.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from strobe.hosts.spark import spark_checkpoint
 from strobe.hosts.spark.assemble import AssembledStage
@@ -16,7 +16,7 @@ from strobe.hosts.spark.commits import Commits
 from strobe.hosts.spark.connectors.base import Delivery, Sink, TransactionalSink
 from strobe.hosts.spark.coordinator_host import utc_now
 from strobe.hosts.spark.home import JobHome
-from strobe.hosts.spark.sink_ledger import Entry, SinkLedger, read_ledgers
+from strobe.hosts.spark.sink_ledger import Entry, Ledger, SinkLedger, read_ledgers
 from strobe.hosts.spark.sink_work import SinkWork
 from strobe.hosts.spark.stage_files import stage_checkpoint
 from strobe.model.errors import Misuse
@@ -63,7 +63,7 @@ def sink_works(
                 )  # fmt: skip
         if found:
             works[stage.spec.uid] = tuple(found)
-    _check_gone(home.home, home.job, {work.name for each in works.values() for work in each}, drop=drop)
+    _check_gone(home, {work.name for each in works.values() for work in each}, drop=drop)
     return works
 
 
@@ -94,17 +94,35 @@ def _check_kind(sink: Sink, name: str, ledger: SinkLedger) -> None:
             _log.warning("%s: %s was prepared for %s; it will go to %s", name, entry.handle, entry.where, where)
 
 
-def _check_gone(home: Path, job: str, present: set[str], *, drop: bool) -> None:
-    for name, ledger in read_ledgers(home, job).items():
-        if name in present or not ledger.entries:
+def _check_gone(home: JobHome, present: set[str], *, drop: bool) -> None:
+    for name, ledger in read_ledgers(home.home, home.job).items():
+        if name in present or ledger.closed:
             continue
-        handles = ", ".join(e.handle for e in ledger.entries)
-        if not drop:
+        left = [e.handle for e in ledger.entries]
+        staged = _staged_since(home, name, ledger)
+        if staged:
+            left.append(f"what was staged since, of batch{'es' if len(staged) > 1 else ''} {_span(staged)}")
+        if left and not drop:
             raise Misuse(
-                f"Sink {name!r} of job {job!r} is not in the file any more, or does not deliver on snapshot any more, "
-                f"but parts of it are still in doubt: {handles}.",
+                f"Sink {name!r} of job {home.job!r} is not in the file any more, or does not deliver on snapshot any "
+                f"more, but not all of its rows are visible yet: {', '.join(left)}.",
                 untouched="Nothing was started, and its rows are staged as they were.",
-                next=f"Put it back until they are settled, or leave them for good with --allow-non-restored-state; "
-                f"`strobe transactions {job}` says what can be done by hand.",
+                next="Put it back, and end the job with `strobe stop`, which makes them visible; or leave them for "
+                f"good with --allow-non-restored-state. `strobe transactions {home.job}` shows them.",
             )
-        _log.warning("sink %s is not in the file any more; left as they are: %s", name, handles)
+        if left:
+            _log.warning("sink %s is not in the file any more; left as they are: %s", name, ", ".join(left))
+        if not ledger.entries:
+            SinkLedger(home, name, utc_now).close()
+
+
+def _staged_since(home: JobHome, name: str, ledger: Ledger) -> range:
+    """The batches that the stage has committed and no part of the sink contains."""
+    if ledger.timeline != home.memory.timeline:
+        return range(0)  # the restore has settled what was there
+    committed = spark_checkpoint.last_committed(stage_checkpoint(home, NodeId(name.partition("/")[0])))
+    return range(ledger.boundary + 1, (NOTHING if committed is None else committed) + 1)
+
+
+def _span(batches: range) -> str:
+    return str(batches[0]) if len(batches) == 1 else f"{batches[0]}–{batches[-1]}"
