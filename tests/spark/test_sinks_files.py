@@ -102,7 +102,9 @@ def test_files_are_compressed_and_named_as_asked(tmp_path: Path, spark: SparkSes
     sink.write(local_frame(spark, [(1, "x")], SCHEMA), 0)
     (path,) = (tmp_path / "out").glob("batch=1-00000000/*")
     assert path.name.endswith(".csv.gz")
-    assert duckdb.execute(f"SELECT * FROM read_csv('{path}', header=false)").fetchall() == [(1, "x")]
+    assert duckdb.execute(f"SELECT * FROM read_csv('{path}', header=false, hive_partitioning=false)").fetchall() == [
+        (1, "x")
+    ]
 
 
 @pytest.mark.parametrize(
