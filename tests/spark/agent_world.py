@@ -116,6 +116,23 @@ class World:
         """The source stage reads `rows` rows from wherever."""
         self._run(self.stages[uid], {}, rows)
 
+    def cut_short(self, uid: str, rows: int) -> None:
+        """The source stage's next batch fails when its rows are in the channel; with no rows, before it is begun."""
+        stage = self.stages[uid]
+        number = self._log(stage, {})
+        if rows:
+            assert stage.agent.output is not None
+            stage.agent.begin_batch(number)
+            stage.agent.output.append([DataFile(f"data/{number}.parquet", rows, rows * 8)], number)
+            stage.agent.end_batch(number, failed=True)
+
+    def restart(self, uid: str) -> None:
+        """Another life of the stage, in another driver or in the same."""
+        output = self.channels[uid]
+        written = output.log.last_batch(output.timeline)
+        newest = max((m.snapshot for m in self.posted if isinstance(m, Acknowledge)), default=SnapshotId(0))
+        self.stages[uid].agent.start(Incarnation(2), newest, written=NOTHING if written is None else written)
+
     def plan(self, uid: str) -> dict[str, int]:
         """Spark asks each reader how far it may read."""
         stage = self.stages[uid]
@@ -150,10 +167,7 @@ class World:
                 break
 
     def _run(self, stage: Stage, ends: dict[str, int], rows: int) -> None:
-        number = stage.batch + 1
-        sources = [json.dumps({"channel": r, "version": v}) for r, v in ends.items()]
-        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-        (stage.path / "offsets" / str(number)).write_text("\n".join(["v1", head, *sources]))
+        number = self._log(stage, ends)
         stage.agent.begin_batch(number)
         if stage.agent.output is not None and rows:
             stage.agent.output.append([DataFile(f"data/{number}.parquet", rows, rows * 8)], number)
@@ -162,6 +176,13 @@ class World:
         stage.batch = number
         stage.offsets.update(ends)
         stage.rows[number] = stage.rows[number - 1] + rows
+
+    def _log(self, stage: Stage, ends: dict[str, int]) -> int:
+        number = stage.batch + 1
+        sources = [json.dumps({"channel": r, "version": v}) for r, v in ends.items()]
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+        (stage.path / "offsets" / str(number)).write_text("\n".join(["v1", head, *sources]))
+        return number
 
     # ── what came of it ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -152,6 +152,36 @@ def test_barriers_of_an_earlier_life_are_walked_over(world: Make) -> None:
     w.check(2)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("restarted", [False, True], ids=["failed", "killed"])
+def test_no_snapshot_falls_between_the_rows_of_a_batch_and_its_commit(
+    world: Make, mode: BarrierMode, restarted: bool
+) -> None:
+    w = world(CHAIN, mode=mode)
+    w.source_batch("a", 3)
+    w.cut_short("a", 5)
+    if restarted:
+        w.restart("a")
+    w.trigger(1)
+    w.settle()
+    assert "a" not in w.parts(1), "its state has 3 rows, its channel 8"
+    w.source_batch("a", 5)  # the same batch once more
+    w.settle()
+    w.check(1)
+    assert w.parts(1)["a"].record.batch == 1
+
+
+def test_a_batch_that_was_logged_and_never_begun_holds_no_snapshot_up(world: Make) -> None:
+    w = world(CHAIN)
+    w.source_batch("a", 3)
+    w.cut_short("a", 0)
+    w.restart("a")
+    w.trigger(1)
+    w.settle()
+    w.check(1)
+    assert w.parts(1)["a"].record.batch == 0
+
+
 def test_limits_admit_whole_commits_and_at_least_one(world: Make) -> None:
     w = world(CHAIN, limits=Limits(rows=25))
     for rows in (10, 10, 10, 100, 1):

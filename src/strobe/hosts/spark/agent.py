@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 A stage is *at rest* when its last batch is committed and no batch is being written. Only at rest does the agent look
-at the channels and step the machine, so a snapshot always falls between two batches. There are three moments at which
-a stage is known to be at rest, and the agent uses whichever comes first:
+at the channels and step the machine, so a snapshot always falls between two batches. A batch that failed, or that an
+earlier life left, may be in channel and sinks already: the stage is not at rest until it is run again and committed.
+There are three moments at which a stage is known to be at rest, and the agent uses whichever comes first:
 
 * Spark asks how far the next batch may read (`latest`): it does so only after the last batch is committed;
 * the next batch arrives (`begin_batch`): Spark has committed the one before;
@@ -97,18 +98,15 @@ class StageAgent:
         self.inputs = dict(inputs)
         self.output = output
         self._feedback = feedback
-        self._mode = mode
-        self._alignment_timeout = alignment_timeout
+        self._mode, self._alignment_timeout = mode, alignment_timeout
         self._limits = limits
-        self._uploads = uploads
-        self._post = post
+        self._uploads, self._post = uploads, post
         self._sink_positions = sink_positions
         self._lock = threading.RLock()  # held while a batch is written, and at rest while the machine is stepped
         self._wake = threading.Event()
         self._inbox: deque[ToAgent | AlignmentTimedOut] = deque()
         self._thread: threading.Thread | None = None
-        self._live = False
-        self._draining = False
+        self._live = self._draining = False
         self.standstill = Standstill()
         self.alone = False  # the stage has no query any more: nobody but the agent itself looks at its channels
         self.incarnation = Incarnation(0)
@@ -117,13 +115,13 @@ class StageAgent:
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def start(self, incarnation: Incarnation, newest: SnapshotId, *, aloof: bool = False) -> None:
+    def start(self, life: Incarnation, newest: SnapshotId, *, written: int = NOTHING, aloof: bool = False) -> None:
         """Before the stage's query starts, the first time and after each failure. `newest` is the highest snapshot id
-        that was ever begun: what older barriers asked for has been settled without this life of the stage. One that is
-        `aloof` takes part in no snapshot."""
+        that was ever begun: what older barriers asked for has been settled without this life of the stage. `written` is
+        the last batch of which channel or sinks know. One that is `aloof` takes part in no snapshot."""
         self.stop()
         with self._lock:
-            self.incarnation = incarnation
+            self.incarnation = life
             self._machine = Barriers(
                 [ChannelId(c) for c in self.inputs],
                 [ChannelId(self.uid)] if self.output is not None else [],
@@ -143,15 +141,15 @@ class StageAgent:
             self._finished = self._batch  # the newest batch whose function has returned
             logged = spark_checkpoint.last_logged(self.checkpoint)
             self.replayed = logged if logged is not None and logged > self._batch else None
+            self._begun = max(self._batch, written) if self.replayed is not None else self._batch
             self._positions = channel_positions(self.checkpoint, self._batch, self.inputs)
             self._logical = dict(self._positions)
-            self._live = True
-            self._draining = False
+            self._live, self._draining = True, False
             self.asked.clear()
         self._thread = threading.Thread(target=self._run, name=f"agent-{self.uid}", daemon=True)
         self._thread.start()
         if not aloof:
-            self._post(StageReady(self.uid, incarnation))
+            self._post(StageReady(self.uid, life))
 
     def stop(self, patience: float | None = None) -> None:
         """The query has ended: no more snapshots from this life. With `patience` also if a batch of it never does."""
@@ -237,6 +235,7 @@ class StageAgent:
             while self.standstill.holds(batch, self._lock):
                 self.check_live(batch)
                 self._rest(batch - 1)  # nobody else looks at the channels meanwhile
+            self._begun = max(self._begun, batch)
         except BaseException:
             self._lock.release()
             raise
@@ -275,9 +274,9 @@ class StageAgent:
                 time.sleep(_COMMIT_POLL)  # Spark writes the commit within milliseconds of the batch's return
 
     def at_rest(self) -> bool:
-        """If the stage is at rest, do what is due. False if its last batch is not committed yet."""
+        """If the stage is at rest, do what is due. False if a batch is begun and not committed."""
         with self._lock:
-            if not self._is_committed():
+            if not self._is_committed() or self._begun > self._finished:
                 return False
             if self._live:
                 self._rest(self._finished)
@@ -289,11 +288,12 @@ class StageAgent:
         """The stage is at rest after `batch`. Take in what it read, and what was said meanwhile."""
         began = time.monotonic()
         if batch != self._batch:
-            self._batch = batch
-            self._finished = max(self._finished, batch)
+            self._batch, self._finished = batch, max(self._finished, batch)
             self._positions = channel_positions(self.checkpoint, batch, self.inputs)
         for log in self.inputs.values():
             log.refresh()
+        if self._begun > batch:
+            return  # rows of a later batch are out already, the state behind them is not
         # First all that the batch has read, on every input: what is recorded below is the state after the whole batch.
         self._walk(began, beyond=False)
         self._read_inbox(began)

@@ -200,7 +200,7 @@ class StageRunner:
                 time.sleep(self._restart.pause(failures))
         self._life += 1
         self.agent.alone = True
-        self.agent.start(Incarnation(self._life), self._newest())
+        self.agent.start(Incarnation(self._life), self._newest(), written=self._written())
         self.state = StageState.ENDED
 
     def resume(self) -> None:
@@ -216,14 +216,15 @@ class StageRunner:
 
     def _run_last_batch(self) -> None:
         checkpoint = self.agent.checkpoint
-        if last_batch.due(checkpoint) is None and self._has_event_time():
+        if last_batch.due(checkpoint) is None:
             logged = spark_checkpoint.last_logged(checkpoint)
             written = self._written()
             if logged is not None and logged <= written and not spark_checkpoint.is_committed(checkpoint, logged):
                 self._run_alone(logged)  # others see some of it already
-            last_batch.drop_refused(checkpoint, written)
-            if last_batch.add(checkpoint) is not None:
-                faults.point("drain.last-batch-added", self.spec.uid)
+            if self._has_event_time():
+                last_batch.drop_refused(checkpoint, written)
+                if last_batch.add(checkpoint) is not None:
+                    faults.point("drain.last-batch-added", self.spec.uid)
         self._finish_last_batch()
 
     def _finish_last_batch(self) -> None:
@@ -300,7 +301,7 @@ class StageRunner:
         try:
             self.check()
             self._finish_last_batch()
-            self.agent.start(Incarnation(self._life), self._newest())
+            self.agent.start(Incarnation(self._life), self._newest(), written=self._written())
             with _turns:
                 try:
                     query = self._query = self._start_query()
