@@ -29,6 +29,9 @@ def main() -> int:
     options, work = _arguments()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that nothing is left running
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if work is None else work
+    if work is not None and work.exists() and any(work.iterdir()):
+        say(f"{work} is not empty: another run was there.")
+        return 2
     folder.mkdir(parents=True, exist_ok=True)
     say(f"chaos: seed {options.seed}, {options.kills} kills; work in {folder}")
     try:
