@@ -126,3 +126,11 @@ def test_who_only_looks_changes_nothing(spark: SparkSession, tmp_path: Path) -> 
     assert Staging(context(tmp_path, spark, 2), sweep=False).last_batch() == 0
     running.write(spark.range(1), 1)
     assert running.last_batch() == 1
+
+
+def test_files_of_a_sinks_own_are_not_taken_for_batches(spark: SparkSession, tmp_path: Path) -> None:
+    where = context(tmp_path, spark)
+    where.staging.mkdir()
+    (where.staging / "00000001").write_text("a batch, as this sink keeps it")
+    assert Staging(where, sweep=False).missing(part(-1, 1)) == [0, 1]
+    assert Staging(where, sweep=False).last_batch() is None

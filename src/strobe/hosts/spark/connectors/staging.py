@@ -149,9 +149,10 @@ class Staging:
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    """None of what is no directory: a sink may keep files of its own here, by any name."""
     try:
         return list(os.scandir(directory))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
