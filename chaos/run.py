@@ -29,8 +29,8 @@ from strobe.store.places import checkpoints_of
 
 __all__ = ["Options", "Outcome", "Run"]
 
-COME_UP = 300.0  # seconds for a job to come up, or to complete a checkpoint, while nothing is broken
-CATCH_UP = 240.0  # seconds without a further row, at the end
+COME_UP = 900.0  # seconds for a job to come up, or to complete a checkpoint, while nothing is broken
+CATCH_UP = 600.0  # seconds without a further row, at the end
 PAUSE = 1.0  # seconds before a driver that gave up is started again
 POINT = 25.0  # seconds for a running driver to reach the point where it is to die
 
