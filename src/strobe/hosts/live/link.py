@@ -39,6 +39,7 @@ ACCEPT_SECONDS: Final = 60.0
 DIAL_SECONDS: Final = (10.0, 20.0, 30.0)
 HEARTBEAT_SECONDS: Final = 2.0
 _SILENT_BEATS: Final = 3
+_SOON: Final = 0.005  # seconds until a little that has come is acknowledged
 
 
 class Link:
@@ -62,6 +63,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.scheduled = False
+        self._answering: asyncio.TimerHandle | None = None
         self._reading = True
         self._was_congested = False
 
@@ -85,6 +87,18 @@ class Link:
         """What was added leaves in this turn of the event loop."""
         self.scheduled = True
         self._loop.call_soon(self.flush)
+
+    def answer(self) -> None:
+        """After what has come: what may leave now, leaves; an acknowledgement at once if much is owed, else soon."""
+        session = self.session
+        if session.queued or not session.owes or session.owes_much:
+            self.flush()
+        elif self._answering is None:
+            self._answering = self._loop.call_later(_SOON, self._answer_now)
+
+    def _answer_now(self) -> None:
+        self._answering = None
+        self.flush()
 
     def flush(self) -> None:
         self.scheduled = False
@@ -115,6 +129,8 @@ class Link:
     def close(self) -> None:
         """The session is over. What was sent and not acknowledged is given up."""
         self.closed = True
+        if self._answering is not None:
+            self._answering.cancel()
         if self._transport is not None:
             transport, self._transport = self._transport, None
             self.session.disconnect()
@@ -197,7 +213,7 @@ class _Connection(asyncio.Protocol, ABC):
             self._drop(str(fault))
             return
         if link is not None and link.is_at(self._transport):
-            link.flush()
+            link.answer()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:

@@ -31,6 +31,7 @@ _BATCH: Final = 1 << 17  # a frame is closed when it holds this many bytes
 _ROOM: Final = 64  # bytes of a frame that are not items
 _SMALL: Final = 256  # bytes of an item that many of are likely to fit into a frame
 _FEW: Final = 2000  # items that are likely to
+_WORDS: Final = 16  # acknowledgements in a window
 _HEAD: Final = 5  # bytes that an item needs besides its own
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -62,6 +63,7 @@ class Session:
         self._unacknowledged = 0  # bytes of them
         self._again = 0  # how many of `_frames`, from the right, are to be sent again
         self._owed = 0  # the number that the peer knows we have received
+        self._owed_bytes = 0  # that have come since it was told
 
     # ── what the host asks ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -69,6 +71,16 @@ class Session:
     def congested(self) -> bool:
         self._count()
         return self._unsent_bytes + self._unacknowledged > self.window
+
+    @property
+    def owes(self) -> bool:
+        """Whether something has come that the peer does not know of."""
+        return self._owed < self.received
+
+    @property
+    def owes_much(self) -> bool:
+        """Whether it is time to tell: a peer that waits for its window is slow, and one word for each frame is, too."""
+        return self._owed_bytes >= self.window // _WORDS
 
     @property
     def queued(self) -> int:
@@ -110,7 +122,7 @@ class Session:
         self._acknowledge(peer_received)
         self.connected = True
         self._again = len(self._frames)
-        self._owed = self.received
+        self._owed, self._owed_bytes = self.received, 0
 
     def disconnect(self) -> None:
         self.connected = False
@@ -121,7 +133,7 @@ class Session:
             return b""
         out: list[bytes] = []
         if self._owed < self.received:
-            self._owed = self.received
+            self._owed, self._owed_bytes = self.received, 0
             out.append(frame(Kind.ACK, _encode(self.received)))
         if self._again:
             out += (sent.data for sent in list(self._frames)[-self._again :])
@@ -179,6 +191,7 @@ class Session:
         if last < known:
             return []
         self.received = last
+        self._owed_bytes += len(body)
         return items if first == known else items[known - first :]
 
     def acknowledgement(self, body: bytes) -> None:
