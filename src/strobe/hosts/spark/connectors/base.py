@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.errors import Failed, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline, check_uid
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink", "Unreachable",
+    "fenced_off",
 ]  # fmt: skip
 
 
@@ -72,6 +73,14 @@ class Delivery(Enum):
 
     ON_BATCH = "on_batch"
     ON_SNAPSHOT = "on_snapshot"
+
+    @classmethod
+    def of(cls, value: str | Delivery, where: str) -> Delivery:
+        """What the user says, at the sink `where`."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise Misuse(f"{where}: delivery={value!r} is not one of {', '.join(d.value for d in cls)}.") from None
 
 
 class SinkFate(Enum):
@@ -152,6 +161,16 @@ class Sink(ABC):
         """The stage has ended."""
 
 
+def fenced_off(what: str, context: SinkContext, newest: int) -> Fenced:
+    """For a driver that finds the mark of a newer one at the place of its sink."""
+    return Fenced(
+        f"{what} of stage {context.stage!r}: incarnation {context.incarnation} of job {context.job} is fenced off by "
+        f"incarnation {newest}.",
+        untouched="Nothing was written.",
+        next="A newer run of this job has taken over; this one must stop.",
+    )
+
+
 class TransactionalSink(Sink):
     """A sink whose rows become visible when a snapshot is complete.
 
@@ -160,9 +179,11 @@ class TransactionalSink(Sink):
     thread of their own, while `write` may be staging later batches. Parts are committed in order.
     """
 
+    _delivery = Delivery.ON_SNAPSHOT  # a class that offers both sets its own
+
     @property
     def delivery(self) -> Delivery:
-        return Delivery.ON_SNAPSHOT
+        return self._delivery
 
     def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
         if fork:

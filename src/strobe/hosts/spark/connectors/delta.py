@@ -61,22 +61,16 @@ class DeltaSink(TransactionalSink):
     ) -> None:
         """`delivery` is "on_batch" or "on_snapshot". `partition_by` and `properties` are for the table when it is made;
         properties are also set on one that exists. `dead_letters` takes rows that the table does not."""
-        if delivery not in {d.value for d in Delivery}:
-            raise Misuse(f"DeltaSink: delivery={delivery!r} is not one of {', '.join(d.value for d in Delivery)}.")
         self.path = path
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         self.properties = dict(properties or {})
         self.dead_letters = dead_letters
-        self._delivery = Delivery(delivery)
+        self._delivery = Delivery.of(delivery, "DeltaSink")
         self._writer: ChannelWriter | None = None
         self._table: FencedTable | None = None
         if not all(isinstance(x, str) for pair in self.properties.items() for x in pair):
             raise Misuse(f"DeltaSink({path!r}): properties are strings by name, not {self.properties!r}.")
-
-    @property
-    def delivery(self) -> Delivery:
-        return self._delivery
 
     def describe(self) -> str:
         how = f"upsert by {', '.join(self.key)}" if self.key else "append"

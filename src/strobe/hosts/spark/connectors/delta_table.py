@@ -18,8 +18,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from strobe.hosts.spark.connectors.base import SinkContext
-from strobe.model.errors import Failed, Fenced
+from strobe.hosts.spark.connectors.base import SinkContext, fenced_off
+from strobe.model.errors import Failed
 from strobe.model.ids import Timeline
 
 if TYPE_CHECKING:
@@ -171,9 +171,4 @@ class FencedTable:
     def _check_fence(self) -> None:
         context, newest = self._context, self.table.transaction_version(self._fence)
         if newest is not None and newest > context.incarnation:
-            raise Fenced(
-                f"{self._what} of stage {context.stage!r}: incarnation {context.incarnation} of job "
-                f"{context.job} is fenced off by incarnation {newest}.",
-                untouched="Nothing was written.",
-                next="A newer run of this job has taken over; this one must stop.",
-            )
+            raise fenced_off(self._what, context, newest)

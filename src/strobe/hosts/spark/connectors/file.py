@@ -22,11 +22,19 @@ from typing import TYPE_CHECKING, Final
 
 from strobe.hosts.spark.channel_entries import fsync
 from strobe.hosts.spark.connectors import file_restore
-from strobe.hosts.spark.connectors.base import Delivery, Part, SinkContext, SinkFate, SinkOutlook, TransactionalSink
+from strobe.hosts.spark.connectors.base import (
+    Delivery,
+    Part,
+    SinkContext,
+    SinkFate,
+    SinkOutlook,
+    TransactionalSink,
+    fenced_off,
+)
 from strobe.hosts.spark.connectors.file_restore import HIDDEN, LINEAGE, Lineage, directory_name
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Fenced, Misuse
+from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import SnapshotId
 
 if TYPE_CHECKING:
@@ -68,8 +76,6 @@ class FileSink(TransactionalSink):
         `options` are given to Spark's writer as they are."""
         if format not in FORMATS:
             raise Misuse(f"FileSink({path!r}): format={format!r} is not one of {', '.join(FORMATS)}.")
-        if delivery not in {d.value for d in Delivery}:
-            raise Misuse(f"FileSink: delivery={delivery!r} is not one of {', '.join(d.value for d in Delivery)}.")
         if header is not None and format != "csv":
             raise Misuse(f"FileSink({path!r}): only CSV has a header, and this is {format}.")
         if "://" in path:
@@ -82,11 +88,7 @@ class FileSink(TransactionalSink):
         if header is not None:
             self.options["header"] = str(header).lower()
         self.options.update(options or {})
-        self._delivery = Delivery(delivery)
-
-    @property
-    def delivery(self) -> Delivery:
-        return self._delivery
+        self._delivery = Delivery.of(delivery, "FileSink")
 
     def describe(self) -> str:
         when = ", on snapshot" if self._delivery is Delivery.ON_SNAPSHOT else ""
@@ -132,12 +134,7 @@ class FileSink(TransactionalSink):
         drivers = [int(d.name) for d in (self._hidden / _DRIVERS).iterdir() if _DRIVER.fullmatch(d.name)]
         context, newest = self._context, max(drivers, default=0)
         if newest > context.incarnation:
-            raise Fenced(
-                f"{self.describe()} of stage {context.stage!r}: incarnation {context.incarnation} of job "
-                f"{context.job} is fenced off by incarnation {newest}.",
-                untouched="Nothing was written.",
-                next="A newer run of this job has taken over; this one must stop.",
-            )
+            raise fenced_off(self.describe(), context, newest)
 
     # ── on batch ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -82,14 +82,12 @@ class KafkaSink(TransactionalSink):
             raise Misuse(f"{where}: it needs a topic, or the name of the column that has it (topic_column=…).")
         if compression is not None and compression not in _COMPRESSIONS:
             raise Misuse(f"{where}: compression={compression!r} is not one of {', '.join(_COMPRESSIONS)}.")
-        if delivery not in {d.value for d in Delivery}:
-            raise Misuse(f"{where}: delivery={delivery!r} is not one of {', '.join(d.value for d in Delivery)}.")
         self.servers = servers
         self.topic = topic
         self.messages = Messages(topic, topic_column, key, value, headers, partition)
         self.commits = commits
         self.dead_letters = dead_letters
-        self._delivery = Delivery(delivery)
+        self._delivery = Delivery.of(delivery, where)
         self._settings = checked_settings(options, where, FIXED)
         if compression is not None:
             self._settings["compression.type"] = compression
@@ -97,10 +95,6 @@ class KafkaSink(TransactionalSink):
         self._limits: dict[str, TopicLimits] = {}
         self._asked = 0.0
         self._closed = threading.Event()
-
-    @property
-    def delivery(self) -> Delivery:
-        return self._delivery
 
     def describe(self) -> str:
         topic = self.topic if self.topic is not None else f"from column {self.messages.topic_column}"

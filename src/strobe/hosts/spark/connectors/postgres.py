@@ -72,20 +72,10 @@ class PostgresSink(TransactionalSink):
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.dead_letters = dead_letters
         split_name(table)
-        try:
-            self._delivery = Delivery(delivery)
-        except ValueError:
-            raise Misuse(
-                f"PostgresSink(delivery={delivery!r}): there is no such delivery.",
-                next="It is 'on_batch' or 'on_snapshot'.",
-            ) from None
+        self._delivery = Delivery.of(delivery, "PostgresSink")
         self.failures = 0  # attempts in a row at the batch that is being written
         self.trouble = ""  # and why they failed
         self._closed = threading.Event()
-
-    @property
-    def delivery(self) -> Delivery:
-        return self._delivery
 
     def describe(self) -> str:
         how = f"upsert by {', '.join(self.key)}" if self.key else "append"

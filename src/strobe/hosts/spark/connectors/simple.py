@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["BatchInfo", "ConsoleSink", "ForeachBatchSink", "MemorySink"]
 
 
-def _delivery(value: str, where: str) -> Delivery:
-    if value not in {d.value for d in Delivery}:
-        raise Misuse(f"{where}: delivery={value!r} is not one of {', '.join(d.value for d in Delivery)}.")
-    return Delivery(value)
-
-
 class ConsoleSink(Sink):
     """Prints each batch. At least once: what has been printed cannot be taken back."""
 
@@ -81,12 +75,8 @@ class MemorySink(TransactionalSink):
 
     def __init__(self, name: str = "", *, delivery: str = "on_batch") -> None:
         self.name = name
-        self._delivery = _delivery(delivery, "MemorySink")
+        self._delivery = Delivery.of(delivery, "MemorySink")
         self._memory = _memories.setdefault(name, _Memory()) if name else _Memory()
-
-    @property
-    def delivery(self) -> Delivery:
-        return self._delivery
 
     def describe(self) -> str:
         return f"memory {self.name}".strip()
@@ -184,17 +174,13 @@ class ForeachBatchSink(TransactionalSink):
         if not callable(function):
             raise Misuse(f"ForeachBatchSink needs a function of (batch, batch id), not {function!r}.")
         self.function = function
-        self._delivery = _delivery(delivery, "ForeachBatchSink")
+        self._delivery = Delivery.of(delivery, "ForeachBatchSink")
         self._informed = _takes(function, 3)
         if not self._informed and not _takes(function, 2):
             raise Misuse(
                 f"ForeachBatchSink: {self.describe()} must take (batch, batch_id) or (batch, batch_id, info).",
                 next="`info` is a strobe.BatchInfo.",
             )
-
-    @property
-    def delivery(self) -> Delivery:
-        return self._delivery
 
     def describe(self) -> str:
         return f"function {getattr(self.function, '__name__', self.function)}"
