@@ -221,3 +221,18 @@ def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
 def test_a_short_key_is_refused() -> None:
     with pytest.raises(Misuse, match="at least 16"):
         check_key(b"short")
+
+
+def test_an_acknowledgement_is_due_when_much_has_come_and_not_for_every_frame() -> None:
+    here, there = Session(window=16_000), Session(window=16_000)
+    here.connect(0)
+    there.connect(0)
+    due = []
+    for _ in range(4):
+        here.send(bytes(400))
+        for _, body in FrameReader(4096).feed(here.take()):
+            there.data(body)
+        due.append((there.owes, there.owes_much))
+    assert due == [(True, False), (True, False), (True, True), (True, True)], "a sixteenth of the window has come"
+    assert there.take()
+    assert (there.owes, there.owes_much) == (False, False)

@@ -50,6 +50,12 @@ def test_all_that_are_younger_than_the_age_are_kept(store: SnapshotStore) -> Non
     assert store.list() == (3, 4)
 
 
+def test_one_to_be_spared_is_counted_and_goes_when_it_need_not_be_any_more(store: SnapshotStore) -> None:
+    assert store.retire(2, spare=[SnapshotId(1)]) == (2,)
+    assert store.list() == (1, 3, 4)
+    assert store.retire(2) == (1,)
+
+
 def test_at_least_the_number_is_kept_however_old(store: SnapshotStore) -> None:
     assert store.retire(2, older_than=hour(23)) == (1, 2)
     assert store.list() == (3, 4)
