@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -326,6 +327,28 @@ def test_closing_the_gate_releases_whoever_waits() -> None:
     slow.go.set()
     with pytest.raises(GateClosed):
         client(gate.address).available()
+
+
+def environment(stream: DataFrame) -> Any:
+    """The map that the driver's side of the stream's source puts settings into, as the query will find it."""
+    relation = stream._jdf.queryExecution().analyzed()
+    while relation.getClass().getSimpleName() != "StreamingRelationV2":
+        relation = relation.children().head()
+    return relation.source().get().source().dataSourceCls().envVars()
+
+
+@pytest.mark.spark
+def test_no_two_streams_share_the_map_that_starting_queries_put_settings_into(world: World) -> None:
+    # Spark finds the source when the query starts: by then both are registered.
+    first, second, again = world.read("a"), world.read("b"), world.read("a")
+    for stream in (first, second, again):
+        environment(stream).put("WHOSE", str(id(stream)))
+    for stream in (first, second, again):
+        assert environment(stream)["WHOSE"] == str(id(stream))
+    world.write("a", 1, 2)
+    world.write("b", 3)
+    world.run(first.union(second))
+    assert world.batches == {0: [1, 2, 3]}
 
 
 DRIVER = """

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.channel_log import DataFile
 from strobe.hosts.spark.gate import GateAddress, GateClient
+from strobe.hosts.spark.python_source import open_stream
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
 
@@ -52,23 +53,15 @@ def read_channel(
 
     `schema` is the producer's `ChannelWriter.schema`. By default there are as many tasks as Spark has cores.
     """
-    # Spark looks for sources in the session that is active in this thread, which may be another one.
-    session: Any = SparkSession
-    session._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
-    spark.dataSource.register(ChannelSource)
-    return (
-        spark.readStream.format(FORMAT)
-        .schema(schema)
-        .options(
-            path=str(Path(path).absolute()),
-            stage=stage,
-            channel=channel,
-            port=str(gate.port),
-            token=gate.token,
-            partitions=str(partitions if partitions is not None else spark.sparkContext.defaultParallelism),
-        )
-        .load()
-    )
+    options = {
+        "path": str(Path(path).absolute()),
+        "stage": stage,
+        "channel": channel,
+        "port": str(gate.port),
+        "token": gate.token,
+        "partitions": str(partitions if partitions is not None else spark.sparkContext.defaultParallelism),
+    }
+    return open_stream(spark, ChannelSource, schema, options)
 
 
 class ChannelSource(DataSource):

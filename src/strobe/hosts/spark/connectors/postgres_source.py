@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.connectors.postgres_connect import Column, Dsn, Table, is_passing, quoted, table_of
 from strobe.hosts.spark.connectors.postgres_rows import read_range, spark_type
+from strobe.hosts.spark.python_source import open_stream
 from strobe.model.errors import Failed, Misuse
 
 __all__ = ["FORMAT", "PostgresStream", "read_postgres"]
@@ -82,7 +83,6 @@ def read_postgres(
         _check_column(connection, found, column, lag, where)
         connection.execute(f"SELECT {', '.join(quoted(c.name) for c in chosen)} FROM {found.quoted} LIMIT 0".encode())
     schema = ", ".join(f"`{c.name.replace('`', '``')}` {spark_type(c)}" for c in chosen)
-    spark.dataSource.register(PostgresStream)
     options = {
         "secret_url": source.text,
         "table": f"{found.schema}.{found.name}",
@@ -92,7 +92,7 @@ def read_postgres(
         "max_rows": str(max_rows_per_batch or 0),
         "partitions": str(partitions if partitions is not None else spark.sparkContext.defaultParallelism),
     }
-    return spark.readStream.format(FORMAT).schema(schema).options(**options).load()
+    return open_stream(spark, PostgresStream, schema, options)
 
 
 def _chosen(table: Table, columns: Sequence[str] | None, where: str) -> list[Column]:
