@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -71,6 +72,14 @@ int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, co
       RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
   if (!real) real = (int (*)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *))dlsym(
       RTLD_NEXT, "pthread_cond_timedwait");
+  struct timespec moved = back(deadline);
+  return real(condition, mutex, &moved);
+}
+
+// librdkafka waits with C's own threads, which in glibc do not come by the function above.
+int cnd_timedwait(cnd_t *condition, mtx_t *mutex, const struct timespec *deadline) {
+  static int (*real)(cnd_t *, mtx_t *, const struct timespec *);
+  if (!real) real = (int (*)(cnd_t *, mtx_t *, const struct timespec *))dlsym(RTLD_NEXT, "cnd_timedwait");
   struct timespec moved = back(deadline);
   return real(condition, mutex, &moved);
 }

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark.connectors import kafka_transactions
+from strobe.hosts.spark.connectors import kafka_source, kafka_transactions
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.ids import Incarnation, NodeId, Timeline
 from tests.services import Server
-from tests.spark.jobs import check_checkpoints, eventually, finish
+from tests.spark.jobs import check_checkpoints, eventually, finish, stage
 from tests.spark.kafka_jobs import await_batches, await_settled, doubled_rows, numbers, once, put_numbers
 from tests.spark.kafka_world import new_topic, pinned
 from tests.spark.restoring import start
@@ -144,3 +144,28 @@ def test_a_broker_that_dies_under_a_job_is_waited_for_and_nothing_is_lost_or_sen
         job.stop()
         assert doubled_rows(servers, target) == once(0, 80)
         assert not pinned(servers, [target, "strobe-commits"])
+
+
+@pytest.mark.slow
+def test_a_source_whose_broker_is_away_is_tried_for_as_long_as_it_takes_and_says_so(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "_PATIENCE_MS", "1500")
+    with Server("kafka", tmp_path) as own:
+        servers = own.address
+        source, target = new_topic(servers, "in"), new_topic(servers, "out")
+        put_numbers(servers, source, 0, 50)
+        job = start(numbers(servers, source, target, attempts=1), tmp_path, spark)
+        await_batches(job, 50)
+        own.kill()
+        eventually(lambda: stage(job, "read").restarts > 2, "more restarts than there are attempts", job)
+        assert "imed out" in stage(job, "read").error
+        assert job.state is strobe.JobState.RUNNING
+        own.start()
+        eventually(lambda: stage(job, "read").error == "", "it is well before there is anything to read", job)
+        put_numbers(servers, source, 50, 80)
+        await_batches(job, 80)
+        job.checkpoint(300)
+        await_settled(job)
+        job.stop()
+        assert doubled_rows(servers, target) == once(0, 80)

@@ -166,6 +166,29 @@ def test_while_postgres_is_away_a_sink_on_batch_tries_again_and_says_so(
     job.cancel()
 
 
+@pytest.mark.slow
+def test_a_source_whose_postgres_is_away_is_tried_for_as_long_as_it_takes_and_says_so(
+    tmp_path: Path, spark: SparkSession, database: Database, server: Server
+) -> None:
+    away = Database(server.address)
+    set_up_numbers(away, 3)
+    set_up_numbers(database, 0)
+    sink = strobe.PostgresSink(database.dsn, "target")
+    job = start(numbers(away.dsn, bounded=False, sink=sink, attempts=1), tmp_path, spark)
+    eventually(lambda: delivered(database) == [1, 2, 3], "the first rows", job)
+    server.kill()
+    eventually(lambda: stage(job, "source").restarts > 2, "more restarts than there are attempts", job)
+    assert "does not answer" in stage(job, "source").error
+    assert job.state is strobe.JobState.RUNNING
+    server.start()
+    eventually(lambda: stage(job, "source").error == "", "it is well before there is anything to read", job)
+    add_numbers(away, 4)
+    ids = [n for (n,) in away.rows("SELECT id FROM numbers ORDER BY id")]  # a server that was killed skips some
+    assert len(ids) == 7
+    eventually(lambda: delivered(database) == ids, "the rest", job)
+    job.cancel()
+
+
 def strobe_run(tmp_path: Path, database: Database, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "strobe.cli.main", "run", str(PIPELINE), "--home", str(tmp_path / "home")],

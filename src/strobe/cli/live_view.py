@@ -45,10 +45,12 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
     table.add_column("state", no_wrap=True)
     for name in ("batch", "took", "rows/s", "lag rows", "state rows"):
         table.add_column(name, justify="right", no_wrap=True)
-    restarted = any(stage.restarts for stage in stages)
-    if restarted:
-        table.add_column("restarts", justify="right", no_wrap=True)
-    for stage in stages:
+    # Figures that are nothing in most jobs have a column when there is something to show.
+    rare = {"restarts": [s.restarts for s in stages], "dead letters": [s.dead_letters for s in stages]}
+    rare = {name: figures for name, figures in rare.items() if any(figures)}
+    for name in rare:
+        table.add_column(name, justify="right", no_wrap=True)
+    for index, stage in enumerate(stages):
         colour = {"running": "green", "ended": "green", "restarting": "yellow", "failed": "red"}.get(stage.state, "")
         table.add_row(
             stage.uid,
@@ -58,7 +60,7 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
             f"{stage.rows_per_second:,.0f}",
             f"{stage.lag_rows:,}",
             "–" if stage.state_rows is None else f"{stage.state_rows:,}",
-            *((str(stage.restarts) if stage.restarts else "–",) if restarted else ()),
+            *(f"{figures[index]:,}" if figures[index] else "–" for figures in rare.values()),
         )
     return table
 

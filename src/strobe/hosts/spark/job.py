@@ -324,7 +324,7 @@ class Job:
             batch_ms=float((progress.get("durationMs") or {}).get("triggerExecution") or 0.0),
             state_rows=runner.state_rows(),
             restarts=runner.restarts,
-            error=runner.error or next((sink.trouble for sink in runner.spec.sinks if sink.trouble), ""),
+            error=runner.trouble or next((sink.trouble for sink in runner.spec.sinks if sink.trouble), ""),
             dead_letters=sum(sink.rejected for sink in runner.spec.sinks),
         )
 

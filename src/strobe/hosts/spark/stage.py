@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.config import RestartPolicy
 from strobe.hosts.spark.connectors.base import Sink
+from strobe.hosts.spark.failures import is_outage, reason, without_spark_words
 from strobe.hosts.spark.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.pipeline import StageSpec
 from strobe.hosts.spark.session import SparkEnded, spark_ended
@@ -39,8 +39,6 @@ _log = logging.getLogger("strobe.stage")
 _PATIENCE = 30.0  # seconds that a stop waits for the running batch
 _POLL = 0.05
 _GRACE = 2.0  # seconds for Spark to throw away a batch that does not end
-_SPARK_WORDS = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w{5}")
-_JAVA_NAME = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+")
 _starting = threading.Lock()  # a query takes its settings from the session when it starts
 _READER_PATIENCE = 15.0  # seconds; Spark's own is 10
 # Each reader is a process of its own, and Spark gives up on one that is not up within seconds, as many that start at
@@ -93,6 +91,7 @@ class StageRunner:
         self._query: StreamingQuery | None = None
         self._life = 0
         self._failures = 0
+        self._outages = 0  # of these, because a system outside did not answer; they are not counted against it
         self._stopping = threading.Event()
         self._closed = False  # for good
         self._cause: BaseException | None = None
@@ -117,6 +116,12 @@ class StageRunner:
         except Exception:  # the JVM may be going away
             return False
         return status.get("message") == "Waiting for data to arrive"
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from working now, if anything does."""
+        # After an outage there may be nothing to read for a long time: then having looked is enough.
+        return "" if self._outages and self.state is StageState.RUNNING and self.waiting else self.error
 
     def state_rows(self) -> int | None:
         operators = self.progress.get("stateOperators") or []
@@ -192,11 +197,11 @@ class StageRunner:
             except Exception as error:
                 if self._closed or isinstance(error, Fenced | Damaged) or failures > self._restart.attempts:
                     raise Failed(
-                        f"Stage {self.spec.uid!r} could not be drained: {_reason(self._cause or error)}",
+                        f"Stage {self.spec.uid!r} could not be drained: {reason(self._cause or error)}",
                         untouched="Nothing is lost or done twice.",
                         next="Mend the cause and ask again.",
                     ) from error
-                _log.warning("%s: its last batch failed: %s; once more", self.spec.uid, _reason(self._cause or error))
+                _log.warning("%s: its last batch failed: %s; once more", self.spec.uid, reason(self._cause or error))
                 time.sleep(self._restart.pause(failures))
         self._life += 1
         self.agent.alone = True
@@ -279,7 +284,8 @@ class StageRunner:
             self._post(StageLost(self.spec.uid, failure))
             self._failures += 1
             self.error = failure
-            if self._failures > self._restart.attempts or self.failure is not None:
+            counted = self._failures - self._outages
+            if counted > self._restart.attempts or self.failure is not None:
                 self.state = StageState.FAILED
                 self._running.set()
                 self._on_failed(self, failure)
@@ -288,8 +294,8 @@ class StageRunner:
             self.restarts += 1
             pause = self._restart.pause(self._failures)
             _log.warning(
-                "%s failed (%d of %d): %s; it starts again in %.1f s, the other stages go on",
-                self.spec.uid, self._failures, self._restart.attempts + 1, failure, pause,
+                "%s failed (%s): %s; it starts again in %.1f s, the other stages go on",
+                self.spec.uid, f"{counted} of {self._restart.attempts + 1}" if counted else "outage", failure, pause,
             )  # fmt: skip
             self._stopping.wait(pause)
         self._running.set()
@@ -319,7 +325,8 @@ class StageRunner:
             cause = spark_ended() or self._cause or error
             if isinstance(cause, Damaged | Misuse | SparkEnded):
                 self.failure = cause  # it will be no better the next time
-            return _reason(cause)
+            self._outages += is_outage(cause) and self._restart.attempts > 0
+            return reason(cause)
         finally:
             if self.state is not StageState.RUNNING or self._stopping.is_set() or self._cause is not None:
                 self.agent.stop()
@@ -332,7 +339,7 @@ class StageRunner:
 
     def _refuse(self, error: Exception) -> None:
         """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
-        what = _SPARK_WORDS.sub("", str(error).splitlines()[0])
+        what = without_spark_words(str(error).splitlines()[0])
         self.failure = Misuse(
             f"Stage {self.spec.uid!r} (output_mode {self.spec.output_mode!r}): Spark refuses the query: {what}",
             untouched="Nothing was started; what the job had done before is as it was.",
@@ -395,7 +402,7 @@ class StageRunner:
             self.agent.end_batch(batch_id, failed=not done)
         if self._failures:
             _log.info("%s has recovered", self.spec.uid)
-            self._failures, self.error = 0, ""
+            self._failures, self._outages, self.error = 0, 0, ""
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         sinks = self.spec.sinks
@@ -426,20 +433,3 @@ class StageRunner:
         finally:
             if len(sinks) > 1:
                 batch.unpersist()
-
-
-def _reason(error: BaseException) -> str:
-    """The part of a Spark error that a person wants to read: the Python error inside if there is one, else what Java
-    says was the cause, else the start."""
-    if isinstance(error, StrobeError):
-        return str(error)
-    lines = [line.strip() for line in _SPARK_WORDS.sub("", str(error)).splitlines() if line.strip()]
-    python = [n for n in lines if n.split(":")[0].endswith(("Error", "Exception")) and not n.startswith("at ")]
-    if python:
-        return python[-1]
-    java = [n for n in lines if n.startswith(("Caused by: ", ": "))]
-    telling = [n for n in java if not n.endswith("awaitResult:") and "Job aborted due to stage failure" not in n]
-    causes = list(dict.fromkeys(_JAVA_NAME.sub("", n) for n in telling or java))
-    if causes:
-        return causes[0] if len(causes) == 1 else f"{causes[0]} ({causes[-1]})"
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"

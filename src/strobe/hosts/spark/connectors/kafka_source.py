@@ -38,6 +38,7 @@ _FILES: Final = {  # librdkafka names a file, Java's client takes what is in it
     "ssl.certificate.location": "ssl.keystore.certificate.chain",
     "ssl.key.location": "ssl.keystore.key",
 }
+_PATIENCE_MS: Final = "30000"
 _SAME: Final = ("security.protocol", "ssl.endpoint.identification.algorithm", "client.id", "client.rack")
 
 _log = logging.getLogger("strobe.kafka")
@@ -78,8 +79,12 @@ def read_kafka(
         "failOnDataLoss": "true",
         "includeHeaders": str(headers).lower(),
         "kafka.isolation.level": "read_committed",
-        # A broker that is away for a moment is no reason to fail; one that stays away is, within a minute.
-        "kafka.default.api.timeout.ms": "30000",
+        # A broker that is away for a moment is no reason to stop; one that stays away is: then the stage's status says
+        # so, and it starts again, with pauses, for as long as it takes.
+        "kafka.default.api.timeout.ms": _PATIENCE_MS,
+        "kafka.request.timeout.ms": _PATIENCE_MS,
+        "kafkaConsumer.pollTimeoutMs": _PATIENCE_MS,
+        "fetchOffset.numRetries": "1",
         **({"maxOffsetsPerTrigger": str(max_rows_per_batch)} if max_rows_per_batch is not None else {}),
         **{f"kafka.{name}": value for name, value in _java_settings(settings, where).items()},
     }

@@ -17,6 +17,7 @@ Only the process that plans batches keeps a connection. Executors each read thei
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ __all__ = ["FORMAT", "PostgresStream", "read_postgres"]
 FORMAT: Final = "strobe_postgres"
 _POLL: Final = 0.2  # seconds between two looks at the table
 _LONGEST_PAUSE: Final = 10.0
+_PATIENCE: Final = 10.0  # seconds that a server which has answered before may be away
 _APPLICATION: Final = "strobe source"
 _NUMBERS: Final = ("int2", "int4", "int8", "numeric", "oid")
 _TIMES: Final = ("timestamp", "timestamptz", "date")
@@ -177,6 +179,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounded = False
         self._safe: str | None = None
         self._looked = 0.0
+        self._seen = -math.inf  # when it last answered
         self._pause = _POLL
         self._nothing_between: tuple[str | None, str] | None = None
 
@@ -213,14 +216,15 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = time.monotonic()
         try:
             self._safe = self._open().look()
-            self._pause = _POLL
+            self._pause, self._seen = _POLL, time.monotonic()
         except psycopg.Error as error:
             self._lost(error)
 
     def _lost(self, error: psycopg.Error) -> None:
-        """Postgres is away: nothing new, for now. What cannot pass ends the query."""
+        """Postgres is away: nothing new, for now. What does not pass soon ends the query: then the stage's status says
+        so, and it starts again, with pauses, for as long as it takes."""
         self._close()
-        if not is_passing(error):
+        if not is_passing(error) or time.monotonic() - self._seen > _PATIENCE:
             raise self._dsn.trouble(f"Reading {self._table}", error) from None
         self._pause = min(_LONGEST_PAUSE, self._pause * 2)
         self._looked = time.monotonic()
@@ -229,13 +233,17 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _settled(self) -> str | None:
         """The largest value that is there now, when all that is below it is, too."""
-        edge = self._open()
-        edge.forget()
-        found = edge.look()
-        while edge.waiting:
-            time.sleep(_POLL)
+        try:
+            edge = self._open()
+            edge.forget()
             found = edge.look()
-        return found
+            while edge.waiting:
+                time.sleep(_POLL)
+                found = edge.look()
+            return found
+        except psycopg.Error as error:
+            self._close()
+            raise self._dsn.trouble(f"Reading {self._table}", error) from None
 
     def _open(self) -> Edge:
         if self._edge is None:
