@@ -9,7 +9,8 @@ from strobe.hosts.spark.failures import is_outage, reason
 from strobe.model.errors import Failed
 
 ADMIN = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
-org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. Call: describeTopics SQLSTATE: XXKST
+org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. \
+Call: describeTopics SQLSTATE: XXKST
 === Streaming Query ===
 """
 FETCH = """An error occurred while calling o1.save.
