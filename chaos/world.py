@@ -25,7 +25,7 @@ from chaos.outputs import Outputs
 from chaos.processes import MARK, is_alive, kill, marked
 from chaos.proxy import Mode, Proxy
 from chaos.topics import make_topics
-from tests.services import Server
+from tests.services import SHORT_LIVED, Server
 
 __all__ = ["World"]
 
@@ -59,7 +59,7 @@ class World:
         self.store_proxy: Proxy | None = None
         self.s3: Server | None = None
         env = {"LEDGER_KAFKA": self.servers, "LEDGER_POSTGRES": self.dsn, "LEDGER_OUT": str(self.out)}
-        env |= {"LEDGER_INTERVAL": str(interval), "STROBE_LEASE": "6"}
+        env |= {"LEDGER_INTERVAL": str(interval), "STROBE_LEASE": "6", "JDK_JAVA_OPTIONS": SHORT_LIVED}
         self.store_env: dict[str, str] = {}
         if store == "s3":
             env |= self._make_store()

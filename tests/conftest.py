@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from strobe.hosts.spark.java import find_java
 from strobe.model.errors import Failed
-from tests.services import Server, variable
+from tests.services import SHORT_LIVED, Server, variable
 
 # No deadline and no complaint about slowness: how fast the machine is must never decide whether a test passes.
 settings.register_profile("dev", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -71,6 +71,7 @@ def java_problem() -> str | None:
     except Failed as error:
         return str(error)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
     return None
 
 

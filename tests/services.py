@@ -19,10 +19,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / ".ci" / "services"
 PATIENCE = 180.0  # seconds: the first start may have to install the server
+
+# For a JVM that lives for seconds: compiling for the long run takes longer than it saves.
+SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def variable(name: str) -> str:
