@@ -114,8 +114,6 @@ def _replace_driver(run: Scene, fault: Fault) -> None:
     start = driver.present
     if start is None or not driver.running:
         return
-    if run.world.clock is not None:
-        run.world.set_clock(0)  # a lease is counted in the time of files, which are not moved
     asleep = marked(start.mark)
     kill(asleep, signal.SIGSTOP)
     time.sleep(fault.lasts)

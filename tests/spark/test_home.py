@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from strobe.hosts.spark import home as home_module
 from strobe.hosts.spark.home import JobHome, read_runtime
 from strobe.hosts.spark.stage_files import adopt_checkpoints, stage_checkpoint
 from strobe.model.errors import Fenced, Misuse
@@ -74,6 +74,26 @@ def test_a_silent_driver_is_replaced_in_a_new_generation(claim: Claim) -> None:
     assert is_held(second.home, "j")
 
 
+@pytest.mark.parametrize("ahead", [-7200, 7200])
+def test_a_clock_that_was_set_gives_no_driver_up_that_is_alive(claim: Claim, tmp_path: Path, ahead: int) -> None:
+    first = claim()
+    beat = first.path(first.layout.lock).stat().st_mtime
+    os.utime(first.path(first.layout.lock), (beat + ahead, beat + ahead))
+    with pytest.raises(Misuse, match="already running"):
+        JobHome(tmp_path, "j").claim(lambda reason: None)
+    first.check_owner()
+
+
+def test_a_silent_driver_is_replaced_although_the_clock_was_set_back(
+    claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home_module, "LEASE", 0.5)
+    first = claim()
+    first.stop_heartbeat()
+    os.utime(first.path(first.layout.lock), (2**33, 2**33))
+    assert claim().memory.incarnation == 2
+
+
 def test_a_driver_that_was_given_up_changes_nothing_any_more(claim: Claim) -> None:
     first = claim()
     first.publish(pid=1)
@@ -113,15 +133,14 @@ def test_a_driver_that_dies_while_it_takes_over_leaves_the_job_to_the_next(claim
         first.check_owner()
 
 
-def test_a_driver_learns_from_its_heartbeat_that_it_was_given_up(claim: Claim, tmp_path: Path) -> None:
+def test_a_driver_learns_from_its_heartbeat_that_it_was_given_up(
+    claim: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: queue.Queue[str] = queue.Queue()
     first = JobHome(tmp_path, "j")
     first.claim(said.put)
-    second = None
-    while second is None:
-        os.utime(first.path(first.layout.lock), (0, 0))
-        with contextlib.suppress(Misuse):  # a beat was faster
-            second = claim()
+    monkeypatch.setattr(home_module, "_is_beating", lambda lock: False)
+    claim()
     assert "fenced off by incarnation 2" in said.get(timeout=60)
     first.release()
 

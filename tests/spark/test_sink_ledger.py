@@ -80,6 +80,7 @@ def test_parts_that_were_thrown_away_are_remembered_for_good(home: JobHome) -> N
 
 def test_a_driver_that_was_given_up_cannot_write_it(home: JobHome, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = opened(home)
+    home.stop_heartbeat()
     monkeypatch.setattr("strobe.hosts.spark.home.LEASE", 0.0)
     newer = JobHome(home.home, "job")
     newer.claim(lambda why: None)

@@ -161,7 +161,7 @@ class JobHome:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            if time.time() - path.stat().st_mtime < LEASE:
+            if _is_beating(path):
                 raise self._running() from None
             return None
         if os.fstat(handle).st_ino != path.stat().st_ino:  # somebody took over between the two calls
@@ -274,6 +274,21 @@ class JobHome:
             untouched="Nothing was started, and the job's data is as it was.",
             next="Put back a copy of it, or restore the newest snapshot into a new home.",
         )
+
+
+def _is_beating(lock: Path) -> bool:
+    """Whether the lock's holder has given a sign of life within its lease. The clock may have been set since, so a last
+    sign that is too old, or in the future, is not taken at its word: then the next one is waited for."""
+    seen = lock.stat().st_mtime_ns
+    age = time.time() - seen / 1e9
+    if 0 <= age < LEASE:
+        return True
+    deadline = time.monotonic() + (LEASE if age < 0 else 2 * HEARTBEAT)
+    while time.monotonic() < deadline:
+        if lock.stat().st_mtime_ns != seen:
+            return True
+        time.sleep(HEARTBEAT / 10)
+    return False
 
 
 def _sync_directory(path: Path) -> None:
