@@ -30,6 +30,7 @@ def part(snapshot: int, after: int, through: int) -> Part:
 def opened(home: JobHome, *, committed: int = -1, timeline: int = 1) -> SinkLedger:
     ledger = SinkLedger(home, NAME, lambda: NOW)
     ledger.open("TableSink", Timeline(timeline), committed, home.path(home.layout.staging(NAME, Timeline(timeline))))
+    ledger.begin()
     return ledger
 
 

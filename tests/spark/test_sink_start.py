@@ -95,5 +95,7 @@ def test_a_sink_that_has_shown_everything_may_go_and_begins_anew_when_it_is_back
     _check_gone(world.home, set(), drop=False)
     again = SinkLedger(world.home, "gold/0", lambda: NOW)
     again.open("TableSink", Timeline(1), world.batch, world.place / "staging")
+    assert again.fresh
+    again.begin()
     assert (again.ledger.boundary, again.ledger.closed) == (world.batch, False)
     assert [e.state.value for e in again.ledger.done] == ["committed"]

@@ -45,3 +45,20 @@ def test_a_job_killed_in_a_commit_and_in_a_restore_has_each_row_once(tmp_path: P
     run = strobe_run(tmp_path, BOUNDED="1")
     assert run.returncode == 0, run.stderr
     assert shows(tmp_path, 10), seen(tmp_path)
+
+
+def test_a_delivery_is_not_changed_in_the_middle_of_a_batch(tmp_path: Path) -> None:
+    add_file(tmp_path / "in", 0)
+    run = strobe_run(tmp_path, DELIVERY="on_batch", STROBE_CRASH_AT="batch.in-sink")
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    for _ in range(2):  # it was not tried and half begun
+        run = strobe_run(tmp_path, BOUNDED="1")
+        assert run.returncode == 2, run.stderr
+        assert "has delivered on batch until now, and has batch 0" in run.stderr
+        assert "Run the file as it was" in run.stderr
+    run = strobe_run(tmp_path, DELIVERY="on_batch", BOUNDED="1")
+    assert run.returncode == 0, run.stderr
+    add_file(tmp_path / "in", 1)
+    run = strobe_run(tmp_path, BOUNDED="1")
+    assert run.returncode == 0, run.stderr
+    assert shows(tmp_path, 10), seen(tmp_path)

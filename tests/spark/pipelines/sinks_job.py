@@ -1,4 +1,4 @@
-"""Numbers from files to tables and files that deliver on snapshot, for tests that kill the driver."""
+"""Numbers from files to tables and files, on snapshot or as DELIVERY says, for tests that kill the driver."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import strobe
 
 pipeline = strobe.Pipeline("numbers", checkpoint=strobe.CheckpointConfig(interval=0.3, retained=20))
+DELIVERY = os.environ.get("DELIVERY", "on_snapshot")
 SINKS = (
-    strobe.DeltaSink("appended", delivery="on_snapshot"),
-    strobe.DeltaSink("newest", key="rest", delivery="on_snapshot"),
-    strobe.FileSink("files", delivery="on_snapshot"),
+    strobe.DeltaSink("appended", delivery=DELIVERY),
+    strobe.DeltaSink("newest", key="rest", delivery=DELIVERY),
+    strobe.FileSink("files", delivery=DELIVERY),
 )
 TRIGGER = {"availableNow": True} if os.environ.get("BOUNDED") else {"processingTime": "0 seconds"}
 

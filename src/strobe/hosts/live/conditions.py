@@ -60,7 +60,8 @@ class Condition:
     def check(self, process: Any) -> None:
         for field in sorted(self.fields):
             if not hasattr(process, field):
-                has = ", ".join(sorted(name for name in vars(process) if not name.startswith("_"))) or "none"
+                own = (name for name in vars(process) if not name.startswith("_") and name != "send")
+                has = ", ".join(sorted(own)) or "none"
                 raise Unevaluable(f"{type(process).__name__} has no field {field!r}; it has: {has}")
 
     def holds(self, process: Any) -> bool:

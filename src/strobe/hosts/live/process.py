@@ -154,4 +154,6 @@ def new_process(kind: type[P], params: dict[str, Any], runtime: Runtime) -> P:
             next="Params are the arguments of the class.",
         ) from error
     process._runtime = runtime
+    if kind.send is Process.send and "send" not in vars(process):
+        vars(process)["send"] = runtime.send  # one call less for each message
     return process

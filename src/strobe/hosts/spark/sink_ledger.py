@@ -79,7 +79,7 @@ class Ledger:
     boundary: int
     entries: tuple[Entry, ...] = ()
     done: tuple[Entry, ...] = ()
-    closed: bool = False  # the sink was taken out of the file: later batches are not its own, should it come back
+    closed: bool = False  # it takes no part, yet or any more: later batches are not its own, should it come back
 
     def find(self, handle: str) -> Entry | None:
         return next((e for e in (*self.entries, *self.done) if e.handle == handle), None)
@@ -117,7 +117,8 @@ class SinkLedger:
                 f"{self._home.path(self._key)} is gone, but {staging} has batches: which of them are visible in sink "
                 f"{self._sink!r} is not known any more.",
                 untouched="Nothing was started.",
-                next="Put the file back, or restore the job from a snapshot.",
+                next="Put the file back, or restore the job from a snapshot. If the sink has delivered on batch until "
+                "now: run the file as it was, end the job with `strobe stop`, then change it.",
             )
         if old is not None and old.timeline == timeline and not old.closed:
             # What was noted and not prepared is in no vote: its batches are in the next part.
@@ -128,7 +129,16 @@ class SinkLedger:
                 f"Sink {self._sink!r} has parts of timeline {old.timeline} in doubt on timeline {timeline}."
             )
         done = () if old is None else old.done
-        self._write(Ledger(self._sink, kind, timeline, committed, committed, (), done))
+        self._write(Ledger(self._sink, kind, timeline, committed, committed, (), done, closed=True))
+
+    @property
+    def fresh(self) -> bool:
+        """Whether this start is the first at which the sink delivers on snapshot."""
+        return self.ledger.closed
+
+    def begin(self) -> None:
+        if self.fresh:
+            self._write(replace(self.ledger, closed=False))
 
     def close(self) -> None:
         """The sink takes no part any more, and nothing of it is in doubt."""

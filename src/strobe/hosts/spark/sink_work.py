@@ -30,7 +30,7 @@ from strobe.hosts.spark.connectors.staging import Staging
 from strobe.hosts.spark.metrics import SinkStatus
 from strobe.hosts.spark.sink_ledger import Entry, PartState, SinkLedger
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Fenced, HostFault, StrobeError
+from strobe.model.errors import Failed, Fenced, HostFault, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol import committing as protocol
 from strobe.protocol.restoring import StandDown
@@ -137,6 +137,15 @@ class SinkWork:
     def open(self) -> None:
         """After the sink's own `open`, before the stage's first batch."""
         self._guard()
+        held = self.sink.last_batch() if self._ledger.fresh else None
+        if held is not None and held > self.boundary:
+            raise Misuse(
+                f"Sink {self.name!r} ({self.sink.describe()}) has delivered on batch until now, and has batch {held}, "
+                "which its stage has not finished: a driver ended in the middle of it. It would be there twice.",
+                untouched="Nothing was started.",
+                next="Run the file as it was, end the job with `strobe stop`, then change the delivery.",
+            )
+        self._ledger.begin()
         self.sink.recover([e.part for e in self._ledger.entries])
         for effect in self._machine.step(protocol.Opened()):
             self._perform(effect)
