@@ -46,6 +46,16 @@ class Account(Process):
 
 
 @dataclass
+class Returning(Account):
+    """The same, and remembers where it was when it was last restored."""
+
+    back: int = -1
+
+    def on_restore(self) -> None:
+        self.back = self.turn
+
+
+@dataclass
 class SlowAccount(Account):
     """The same with coroutine handlers that are interrupted between taking and giving."""
 
