@@ -58,7 +58,7 @@ class _Armed:
     def __init__(self, condition: Condition, nodes: tuple[NodeId, ...]) -> None:
         self.condition = condition
         self.nodes = nodes
-        self.outcome: asyncio.Future[tuple[NodeId, asyncio.Future[SnapshotId]]] = (
+        self.outcome: asyncio.Future[tuple[NodeId, Incarnation, asyncio.Future[SnapshotId]]] = (
             asyncio.get_running_loop().create_future()
         )
 
@@ -84,8 +84,7 @@ class Breakpoints:
                 armed = self._armed[number] = _Armed(condition, nodes)
                 for node in nodes:
                     self._owner.say(node, control.SetBreak(number, condition.text))
-                node, taking = await armed.outcome
-                incarnation = self._owner.incarnation
+                node, incarnation, taking = await armed.outcome
                 try:
                     snapshot = await taking
                 except Failed:
@@ -114,7 +113,8 @@ class Breakpoints:
                 )
             )
         elif message.incarnation == self._owner.incarnation:
-            armed.outcome.set_result((node, self._owner.break_snapshot(node, message.number)))
+            taking = self._owner.break_snapshot(node, message.number)
+            armed.outcome.set_result((node, self._owner.incarnation, taking))
             for other in armed.nodes:
                 if other != node:
                     self._owner.say(other, control.ClearBreak(message.number))
