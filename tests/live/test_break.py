@@ -11,10 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from strobe.cli.main import cli
+from strobe.hosts.live.breakpoints import Breakpoints
 from strobe.hosts.live.conditions import Unevaluable, read_condition
+from strobe.hosts.live.control import BreakHit, Control
 from strobe.hosts.live.topology import NodeSpec, Topology, joined
 from strobe.model.errors import Misuse
-from strobe.model.ids import NodeId
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.store.snapshots import SnapshotStore
 from tests.live.apps import Account, Counter, SlowAccount
 from tests.live.systems import bank, money, run, settings, system, verified
 
@@ -129,6 +132,45 @@ def test_a_breakpoint_waits_on_through_a_crash(tmp_path: Path) -> None:
             hit = await waiting
             assert hit.state["turn"] > 2000
             assert money(hit.loaded) == 3000
+
+    run(work)
+
+
+class Owner:
+    """A coordinator whose node b is lost, and whose next life has not begun."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.incarnation = Incarnation(1)
+        self.taken: list[NodeId] = []
+
+    def say(self, node: NodeId, message: Control) -> None:
+        pass
+
+    def break_snapshot(self, node: NodeId, number: int) -> asyncio.Future[SnapshotId]:
+        self.taken.append(node)
+        return asyncio.get_running_loop().create_future()
+
+    def savepoint(self, snapshot: SnapshotId) -> tuple[Path, SnapshotStore]:
+        raise NotImplementedError
+
+
+def test_of_a_life_that_is_ending_no_snapshot_is_taken() -> None:
+    async def work() -> None:
+        owner, graph = Owner(), bank("ab").graph
+        breakpoints = Breakpoints(owner, graph)
+        condition = read_condition("node.turn > 3", graph.nodes)
+        waiting = asyncio.ensure_future(breakpoints.wait(condition, graph.nodes, lambda: asyncio.sleep(0)))
+        await asyncio.sleep(0)
+        breakpoints.said(NodeId("a"), BreakHit(1, 1))
+        assert owner.taken == []
+        owner.incarnation = Incarnation(2)
+        owner.running.set()
+        breakpoints.said(NodeId("a"), BreakHit(1, 1))  # from the life before
+        assert owner.taken == []
+        breakpoints.said(NodeId("b"), BreakHit(2, 1))
+        assert owner.taken == [NodeId("b")]
+        waiting.cancel()
 
     run(work)
 

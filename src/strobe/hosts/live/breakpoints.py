@@ -42,6 +42,8 @@ class Break:
 
 
 class BreakOwner(Protocol):
+    running: asyncio.Event
+
     @property
     def incarnation(self) -> Incarnation: ...
 
@@ -112,7 +114,8 @@ class Breakpoints:
                     untouched="The system runs on.",
                 )
             )
-        elif message.incarnation == self._owner.incarnation:
+        elif message.incarnation == self._owner.incarnation and self._owner.running.is_set():
+            # Of a life that is ending no snapshot can be taken any more: one would show the next life, at its start.
             taking = self._owner.break_snapshot(node, message.number)
             armed.outcome.set_result((node, self._owner.incarnation, taking))
             for other in armed.nodes:
