@@ -131,10 +131,12 @@ class World:
     # ── what can be broken ──────────────────────────────────────────────────────────────────────────────────────────
 
     def heal(self) -> None:
-        """Everything is up, reachable and has room again."""
+        """Everything is up, reachable, on time and has room again."""
         for proxy in (self.kafka_proxy, self.postgres_proxy, self.store_proxy):
             if proxy is not None and proxy.mode is not Mode.OPEN:
                 proxy.set(Mode.OPEN)
+        if self.clock is not None:
+            self.set_clock(0)
         self.make_room()
 
     def fill_disk(self) -> None:

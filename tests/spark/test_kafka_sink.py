@@ -344,6 +344,20 @@ def until_it_works(sink: strobe.KafkaSink, one: Part, prepared: Any) -> None:
                 raise
 
 
+def test_a_clock_that_the_topic_does_not_take_is_tried_again_and_named(
+    spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    # What was made a moment ago is too old here, as it is too new for a topic elsewhere if the clock is ahead.
+    topic, frame = new_topic(kafka, message_timestamp_before_max_ms="0"), rows(spark, (1, "late"))
+    sink = opened(strobe.KafkaSink(kafka, topic), frame, tmp_path)  # its own record does not depend on the clock
+    sink.write(frame, 0)
+    prepared = sink.prepare(part(0))
+    with pytest.raises(Unreachable, match="nvalid timestamp") as caught:
+        sink.commit(part(0), prepared)
+    assert "Set this machine's clock" in caught.value.next
+    assert committed(kafka, topic) == []
+
+
 @pytest.mark.slow
 def test_credentials_are_passed_on_to_sink_and_source_and_wrong_ones_are_never_printed(
     spark: SparkSession, own_broker: Server, tmp_path: Path

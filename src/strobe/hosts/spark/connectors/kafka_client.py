@@ -163,6 +163,12 @@ class KafkaCluster:
             )
         if code in _forbidden(KafkaError):
             return Failed(message, next="Ask for the right to do this (an ACL), or use another name.")
+        if code == KafkaError.INVALID_TIMESTAMP:
+            return Unreachable(
+                message,
+                next="Set this machine's clock: it differs from the broker's by more than the topic takes "
+                "(message.timestamp.after.max.ms, an hour as a rule).",
+            )
         if vague or error.retriable() or code in _later(KafkaError):
             return Unreachable(message, next="Check the address, that the broker runs, and security.protocol.")
         return Failed(message)

@@ -27,6 +27,7 @@ __all__ = ["CommitLog", "CommitRecord"]
 
 _SETTINGS: Final = {
     "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",  # or a driver whose clock is wrong could not even start
     "min.cleanable.dirty.ratio": "0.1",
     "segment.ms": str(6 * 3600 * 1000),  # the newest segment is never compacted
     "segment.bytes": str(16 * 1024 * 1024),
