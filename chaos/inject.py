@@ -15,7 +15,7 @@ from tests.services import Server
 
 __all__ = ["Scene", "inject"]
 
-JUMP = 7200  # seconds, at most, that a clock jumps to either side
+JUMP = 3000  # seconds, at most, that a clock jumps to either side; a topic takes what is up to an hour ahead
 
 
 class Scene(Protocol):
