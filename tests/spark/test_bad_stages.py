@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,17 @@ def test_a_stage_that_cannot_run_is_misuse_and_nothing_is_left_running(
     check_nothing_runs(spark, tmp_path / "home")
 
 
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Threads of tests that came before in this process are none of ours."""
+    _others.update(threading.enumerate())
+    yield
+    _others.clear()
+
+
+_others: set[threading.Thread] = set()
+
+
 def check_nothing_runs(spark: SparkSession, home: Path) -> None:
     assert spark.streams.active == []
     assert not is_held(home, "p")
@@ -85,7 +96,7 @@ def check_nothing_runs(spark: SparkSession, home: Path) -> None:
     assert runtime["state"] == "failed"
     assert "it did not start: " in runtime["error"]
     ours = ("stage-", "agent-", "coordinator", "heartbeat", "gate", "control", "watch")
-    assert [t.name for t in threading.enumerate() if t.name.startswith(ours)] == []
+    assert [t.name for t in threading.enumerate() if t.name.startswith(ours) and t not in _others] == []
 
 
 def test_the_job_can_be_started_once_the_stage_is_mended(spark: SparkSession, tmp_path: Path) -> None:

@@ -197,7 +197,8 @@ def test_a_job_that_is_stopped_in_the_middle_goes_on_where_it_was(spark: SparkSe
     assert all(s.batch >= (done[NodeId(s.uid)] or NOTHING) for s in again.status().stages), "a stage began anew"
     finish(again)
     check_ledger(tmp_path, 400)
-    assert stage(again, "slow").batch == 7
+    # A commit is a batch for it. Seven, unless Spark's source was stopped when it had listed a file and not planned it.
+    assert stage(again, "slow").batch == stage(again, "transfers").batch
     check_checkpoints(again)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ NOW = "2031-05-17T09:30:00.250Z"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> JobHome:
+def home(tmp_path: Path) -> Iterator[JobHome]:
     made = JobHome(tmp_path / "home", "job")
     made.claim(lambda why: None)
-    return made
+    yield made
+    made.release()
 
 
 def part(snapshot: int, after: int, through: int) -> Part:
@@ -88,6 +90,7 @@ def test_a_driver_that_was_given_up_cannot_write_it(home: JobHome, monkeypatch: 
     with pytest.raises(Fenced):
         prepared(ledger, part(3, -1, 4))
     assert opened(newer).entries == ()
+    newer.release()
 
 
 def test_a_ledger_that_is_gone_while_rows_are_staged_is_damage(home: JobHome) -> None:
