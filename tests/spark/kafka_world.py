@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -32,7 +33,11 @@ def produce(servers: str, topic: str, values: Iterable[bytes], keys: Iterable[by
 
 
 def committed(servers: str, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """Every message that such a consumer sees now, by partition and offset. Does not wait for open transactions."""
+    """Every message that such a consumer sees now, by partition and offset. A transaction that is committed is visible
+    when its marks are in the topic, which is a moment later: that is waited for, an open transaction only so long."""
+    deadline = time.monotonic() + 5
+    while isolation == "read_committed" and time.monotonic() < deadline and pinned(servers, [topic]):
+        time.sleep(0.02)
     consumer = Consumer({
         "bootstrap.servers": servers, "group.id": f"reader-{uuid.uuid4().hex}", "isolation.level": isolation,
         "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 10, **QUIET,
