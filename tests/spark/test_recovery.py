@@ -197,8 +197,9 @@ def test_a_job_that_is_stopped_in_the_middle_goes_on_where_it_was(spark: SparkSe
     assert all(s.batch >= (done[NodeId(s.uid)] or NOTHING) for s in again.status().stages), "a stage began anew"
     finish(again)
     check_ledger(tmp_path, 400)
-    # A commit is a batch for it. Seven, unless Spark's source was stopped when it had listed a file and not planned it.
-    assert stage(again, "slow").batch == stage(again, "transfers").batch
+    # Each commit is a batch for it; Spark puts an empty one before them if it looks before there is any.
+    assert stage(again, "slow").batch >= stage(again, "transfers").batch
+    assert stage(again, "slow").lag_rows == 0
     check_checkpoints(again)
 
 
