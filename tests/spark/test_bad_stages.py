@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,25 @@ def batch(a: DataFrame) -> DataFrame:
     return a.sparkSession.range(3)
 
 
+@pytest.fixture
+def check_nothing_runs(spark: SparkSession, tmp_path: Path) -> Callable[[], None]:
+    """That nothing of a job that did not start is left. Threads that other tests left before are none of its."""
+    others = set(threading.enumerate())
+
+    def check() -> None:
+        assert spark.streams.active == []
+        assert not is_held(tmp_path / "home", "p")
+        runtime = read_runtime(tmp_path / "home", "p")
+        assert runtime is not None
+        assert runtime["state"] == "failed"
+        assert "it did not start: " in runtime["error"]
+        ours = ("stage-", "agent-", "coordinator", "heartbeat", "gate", "control", "watch")
+        left = set(threading.enumerate()) - others
+        assert [t.name for t in left if t.name.startswith(ours)] == []
+
+    return check
+
+
 @pytest.mark.parametrize(
     ("function", "options", "says"),
     [
@@ -68,35 +87,14 @@ def batch(a: DataFrame) -> DataFrame:
     ],
 )
 def test_a_stage_that_cannot_run_is_misuse_and_nothing_is_left_running(
-    spark: SparkSession, tmp_path: Path, function: Function, options: dict[str, Any], says: str
-) -> None:
+    spark: SparkSession, tmp_path: Path, function: Function, options: dict[str, Any], says: str,
+    check_nothing_runs: Callable[[], None],
+) -> None:  # fmt: skip
     with pytest.raises(Misuse) as refused:
         start_job(chain(function, **options), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
     assert says in str(refused.value)
     assert "\n" not in refused.value.what
-    check_nothing_runs(spark, tmp_path / "home")
-
-
-@pytest.fixture(autouse=True)
-def others() -> Iterator[None]:
-    """Threads of tests that came before in this process are none of ours."""
-    _others.update(threading.enumerate())
-    yield
-    _others.clear()
-
-
-_others: set[threading.Thread] = set()
-
-
-def check_nothing_runs(spark: SparkSession, home: Path) -> None:
-    assert spark.streams.active == []
-    assert not is_held(home, "p")
-    runtime = read_runtime(home, "p")
-    assert runtime is not None
-    assert runtime["state"] == "failed"
-    assert "it did not start: " in runtime["error"]
-    ours = ("stage-", "agent-", "coordinator", "heartbeat", "gate", "control", "watch")
-    assert [t.name for t in threading.enumerate() if t.name.startswith(ours) and t not in _others] == []
+    check_nothing_runs()
 
 
 def test_the_job_can_be_started_once_the_stage_is_mended(spark: SparkSession, tmp_path: Path) -> None:
@@ -107,7 +105,9 @@ def test_the_job_can_be_started_once_the_stage_is_mended(spark: SparkSession, tm
     assert job.state is strobe.JobState.CANCELED
 
 
-def test_a_feedback_schema_that_does_not_fit_is_misuse(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_feedback_schema_that_does_not_fit_is_misuse(
+    spark: SparkSession, tmp_path: Path, check_nothing_runs: Callable[[], None]
+) -> None:
     def looped(schema: str) -> strobe.Pipeline:
         pipeline = strobe.Pipeline("p")
         pipeline.stage("a")(rate)
@@ -126,7 +126,7 @@ def test_a_feedback_schema_that_does_not_fit_is_misuse(spark: SparkSession, tmp_
         with pytest.raises(Misuse) as refused:
             start_job(looped(schema), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
         assert says in str(refused.value)
-        check_nothing_runs(spark, tmp_path / "home")
+        check_nothing_runs()
 
 
 @pytest.mark.filterwarnings("ignore:Cannot infer the eval type")

@@ -117,6 +117,16 @@ def test_a_job_whose_transactional_id_was_taken_over_ends_and_says_so(
     assert doubled_rows(kafka, target) == {}
 
 
+def away_from(broker: Server, spark: SparkSession, tmp_path: Path, *, attempts: int) -> tuple[strobe.Job, str, str]:
+    """A job that has read 50 numbers when its broker dies; its topics."""
+    source, target = new_topic(broker.address, "in"), new_topic(broker.address, "out")
+    put_numbers(broker.address, source, 0, 50)
+    job = start(numbers(broker.address, source, target, attempts=attempts), tmp_path, spark)
+    await_batches(job, 50)
+    broker.kill()
+    return job, source, target
+
+
 @pytest.mark.slow
 def test_a_broker_that_dies_under_a_job_is_waited_for_and_nothing_is_lost_or_sent_twice(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,11 +134,7 @@ def test_a_broker_that_dies_under_a_job_is_waited_for_and_nothing_is_lost_or_sen
     monkeypatch.setattr(kafka_transactions, "_STILL", 1.0)
     with Server("kafka", tmp_path) as own:
         servers = own.address
-        source, target = new_topic(servers, "in"), new_topic(servers, "out")
-        put_numbers(servers, source, 0, 50)
-        job = start(numbers(servers, source, target, attempts=1000), tmp_path, spark)
-        await_batches(job, 50)
-        own.kill()
+        job, source, target = away_from(own, spark, tmp_path, attempts=1000)
         job.checkpoint(300)  # the graph needs no broker for that
         eventually(lambda: job.status().sinks[0].failures > 0, "the commit is tried again", job)
         status = job.status().sinks[0]
@@ -153,11 +159,7 @@ def test_a_source_whose_broker_is_away_is_tried_for_as_long_as_it_takes_and_says
     monkeypatch.setattr(kafka_source, "_PATIENCE_MS", "1500")
     with Server("kafka", tmp_path) as own:
         servers = own.address
-        source, target = new_topic(servers, "in"), new_topic(servers, "out")
-        put_numbers(servers, source, 0, 50)
-        job = start(numbers(servers, source, target, attempts=1), tmp_path, spark)
-        await_batches(job, 50)
-        own.kill()
+        job, source, target = away_from(own, spark, tmp_path, attempts=1)
         eventually(lambda: stage(job, "read").restarts > 2, "more restarts than there are attempts", job)
         assert "imed out" in stage(job, "read").error
         assert job.state is strobe.JobState.RUNNING

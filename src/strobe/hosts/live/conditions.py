@@ -60,7 +60,7 @@ class Condition:
     def check(self, process: Any) -> None:
         for field in sorted(self.fields):
             if not hasattr(process, field):
-                own = (name for name in vars(process) if not name.startswith("_") and name != "send")
+                own = (name for name, value in vars(process).items() if not (name.startswith("_") or callable(value)))
                 has = ", ".join(sorted(own)) or "none"
                 raise Unevaluable(f"{type(process).__name__} has no field {field!r}; it has: {has}")
 

@@ -1,4 +1,4 @@
-"""Reading a channel: Spark's Python streaming source, format "strobe_channel".
+"""Reading a channel: Spark's Python streaming source, format "strobe_channel" and a number.
 
 An offset is `{"channel": name, "version": v}`: everything in the channel up to and including commit v. Where a batch
 ends is not decided here but by the gate, so that a batch ends on a barrier when the protocol needs it to, and never
