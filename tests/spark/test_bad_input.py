@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -372,6 +373,33 @@ def test_a_log_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path, capsy
     with _Logs(tmp_path / "never-made", "p", level=logging.ERROR):
         logging.getLogger("strobe.job").info("hello")
     assert capsys.readouterr().err == ""
+
+
+def test_a_connection_that_py4j_loses_is_for_the_log_and_what_others_log_is_not(tmp_path: Path) -> None:
+    """In a process of its own: what py4j says goes to the root logger, which pytest has its own handlers on."""
+    script = """if True:
+        import logging, socket, threading
+        from pathlib import Path
+        from py4j.java_gateway import GatewayClient
+        from strobe.cli.run import _Logs
+
+        def hang_up():
+            listener.accept()[0].close()
+
+        Path("jobs/p/logs").mkdir(parents=True)
+        with socket.create_server(("127.0.0.1", 0)) as listener, _Logs(Path(), "p", level=logging.WARNING):
+            threading.Thread(target=hang_up).start()
+            GatewayClient(port=listener.getsockname()[1]).send_command("c", retry=False)
+            logging.warning("mine")
+            logging.getLogger("strobe.job").warning("ours")
+    """
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr
+    assert "mine" in done.stderr
+    assert "ours" in done.stderr
+    log = (tmp_path / "jobs/p/logs/driver.log").read_text()
+    assert "Py4JNetworkError" in log
+    assert "mine" not in log
 
 
 # ── orders to a job ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -75,7 +75,7 @@ class Cluster:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.web}/json/", timeout=5) as answer:
                 return int(json.loads(answer.read())["aliveworkers"])
-        except OSError:
+        except (OSError, ValueError):  # not up, or up and without its pages
             return 0
 
     def executors(self) -> list[int]:

@@ -6,10 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 
+from strobe.hosts.spark.session import spark_ended
 from tests.spark.jobs import eventually
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
 
@@ -35,6 +39,23 @@ def children(pid: int) -> list[int]:
     ]
 
 
+class Gateway:
+    def __init__(self, proc: subprocess.Popen[bytes]) -> None:
+        self.proc = proc
+
+
+def test_a_jvm_that_hangs_up_is_given_the_moment_that_its_end_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel closes what a killed process had open before its parent can see it gone."""
+    with subprocess.Popen(["/bin/sh", "-c", "read -r word; kill -9 $$"], stdin=subprocess.PIPE) as proc:
+        assert proc.stdin is not None
+        monkeypatch.setattr(SparkContext, "_gateway", Gateway(proc))
+        assert spark_ended(ValueError("of a stage, which says nothing of the JVM")) is None
+        threading.Timer(0.3, proc.stdin.close).start()
+        ended = spark_ended(Py4JNetworkError("Error while sending or receiving"))
+    assert ended is not None
+    assert ended.what == "Spark's JVM was killed by signal 9."
+
+
 def test_a_driver_whose_jvm_is_killed_ends_at_once_and_the_next_run_resumes(tmp_path: Path) -> None:
     data = write_transfers(tmp_path / "in", files=3, rows=100)
     run = start(tmp_path)
@@ -49,6 +70,7 @@ def test_a_driver_whose_jvm_is_killed_ends_at_once_and_the_next_run_resumes(tmp_
     said = (tmp_path / "said").read_text()
     assert "Spark's JVM was killed by signal 9." in said, said
     assert "Traceback" not in said
+    assert "starts again" not in said
     run = start(tmp_path, BOUNDED="1")
     assert run.wait(300) == 0, (tmp_path / "said").read_text()
     balances = delta_rows(tmp_path / "out/balances", "select account, balance::BIGINT from t order by 1")

@@ -204,15 +204,24 @@ class _Logs:
             logger.setLevel(logging.INFO if name == "strobe" else logging.WARNING)
             logger.propagate = False
             logger.addHandler(self._file)
+        logging.getLogger().addFilter(self._not_of_py4j)
         return self
 
     def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeFilter(self._not_of_py4j)
         logging.getLogger("strobe").removeHandler(self._shown)
         for logger, level, propagate in self._before:
             logger.removeHandler(self._file)
             logger.setLevel(level)
             logger.propagate = propagate
         self._file.close()
+
+    def _not_of_py4j(self, record: logging.LogRecord) -> bool:
+        """It logs a broken connection with the root logger, which is not its own but the user's."""
+        theirs = "py4j" in Path(record.pathname).parts
+        if theirs:
+            self._file.handle(record)
+        return not theirs
 
     def route_through(self, view: LiveView | PlainView) -> None:
         self._shown.emit = lambda record: view.note(self._shown.format(record))  # type: ignore[method-assign]

@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -44,6 +45,7 @@ FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.Fi
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _MIN_BATCHES: Final = 100
 _WARM_UP: Final = 60.0  # seconds
+_HANGING_UP: Final = 10.0  # seconds
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -125,10 +127,16 @@ class SparkEnded(Failed):
     """Spark's own process is gone, and everything that ran in it: only another driver can go on."""
 
 
-def spark_ended() -> SparkEnded | None:
-    """Whether the JVM that this process has started is gone, and how."""
-    process = getattr(SparkContext._gateway, "proc", None)
-    code = None if process is None else process.poll()
+def spark_ended(error: BaseException | None = None) -> SparkEnded | None:
+    """Whether the JVM that this process has started is gone, and how. `error`: what makes one ask. A process that dies
+    hangs up first and is gone a moment later, so a broken connection is given that moment."""
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_HANGING_UP)
+    code = process.poll()
     if code is None:
         return None
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

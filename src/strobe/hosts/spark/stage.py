@@ -322,7 +322,8 @@ class StageRunner:
         except Exception as error:
             if isinstance(self._cause, Fenced) and not self._stopping.is_set():
                 self._on_fenced(str(self._cause))
-            cause = spark_ended() or self._cause or error
+            cause = self._cause or error
+            cause = spark_ended(cause) or cause
             if isinstance(cause, Damaged | Misuse | SparkEnded):
                 self.failure = cause  # it will be no better the next time
             self._outages += is_outage(cause) and self._restart.attempts > 0
