@@ -46,6 +46,7 @@ setup: $(STAMP) ## lay out .venv from the lock files, with the strobe command in
 	  $(PIP) install --require-hashes --only-binary :all: -r requirements-java.lock && \
 	  $(PY) -P src/strobe/hosts/spark/java.py >/dev/null; \
 	} || { echo "Spark has no Java. Install Java 17 or newer, then: make setup" >&2; exit 1; }
+	@$(PY) -P src/strobe/hosts/spark/class_archive.py
 
 # Every download is checked against a hash. pyspark is published as source only: it is built with the locked setuptools,
 # never with one fetched on the side, hence no build isolation; everything else must come as a wheel.

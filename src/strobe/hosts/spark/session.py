@@ -36,6 +36,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from strobe.hosts.spark.class_archive import jvm_option
 from strobe.hosts.spark.worker_python import worker_python
 from strobe.model.errors import Failed, Misuse, StrobeError
 
@@ -224,8 +225,8 @@ def _start_jvm(settings: dict[str, str], scratch: Path, log: Path | None) -> Non
     config = scratch / "log4j2.properties"
     config.write_text(_LOG4J)
     given = settings.get("spark.driver.extraJavaOptions", "")
-    if "log4j2.configurationFile" not in given:
-        settings["spark.driver.extraJavaOptions"] = f"{given} -Dlog4j2.configurationFile={config.as_uri()}".strip()
+    logging_to = "" if "log4j2.configurationFile" in given else f"-Dlog4j2.configurationFile={config.as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, (given, logging_to, jvm_option(given))))
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)

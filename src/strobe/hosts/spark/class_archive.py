@@ -1,0 +1,127 @@
+"""An archive of the Java classes that a pipeline loads, so that Spark starts in about half of the time.
+
+A JVM that starts Spark spends most of its first seconds on reading, parsing and checking some 15,000 classes. Java can
+keep them in a file that later JVMs map into their memory (class data sharing). `make setup` makes that file once, by
+running a small pipeline; `jvm_option` is how a session uses it.
+
+Nothing depends on it. A JVM looks at the archive's header and passes over one that another Java or other jars have
+made; without one, Spark starts as it always did. It is kept in the Python environment, beside the jars that it comes
+from, because a JVM trusts it as much as it trusts them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from strobe.hosts.spark.java import find_java
+
+__all__ = ["archive_path", "is_made", "jvm_option", "make_archive"]
+
+_PATIENCE = 300.0  # seconds for the JVM to write it; it takes about ten
+
+
+def archive_path() -> Path:
+    return Path(sys.prefix) / "share" / "strobe" / "spark.jsa"
+
+
+def jvm_option(given: str) -> str:
+    """For a JVM that is started with the options `given`; empty if there is nothing to add."""
+    archive = archive_path()
+    if "SharedArchiveFile" in given or "ArchiveClassesAtExit" in given or " " in str(archive) or not archive.is_file():
+        return ""
+    return f"-XX:SharedArchiveFile={archive}"
+
+
+def make_archive(java: Path) -> bool:
+    """Make it anew. False if this Java makes none."""
+    archive = archive_path()
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    fresh = archive.with_name(f"{archive.name}.{os.getpid()}")
+    os.environ["JAVA_HOME"] = str(java)
+    try:
+        _record(fresh)
+        if fresh.is_file():
+            fresh.replace(archive)
+        else:
+            archive.unlink(missing_ok=True)
+        _mark().write_text(_fingerprint(java))  # also for a Java that makes none: it is not asked again
+    finally:
+        fresh.unlink(missing_ok=True)
+    return archive.is_file()
+
+
+def is_made(java: Path) -> bool:
+    """Whether it was made, or tried, with this Java and this Spark."""
+    try:
+        return _mark().read_text() == _fingerprint(java)
+    except OSError:
+        return False
+
+
+def _mark() -> Path:
+    return archive_path().with_suffix(".made-for")
+
+
+def _fingerprint(java: Path) -> str:
+    release = java / "release"
+    about = release.read_bytes() if release.is_file() else b""
+    parts = (str(java).encode(), about, importlib.metadata.version("pyspark").encode(), Path(__file__).read_bytes())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _record(archive: Path) -> None:
+    """Run a pipeline in a JVM that writes the archive as it ends."""
+    import strobe
+    from strobe.hosts.spark.job import start_job
+    from strobe.hosts.spark.session import spark_session
+
+    with tempfile.TemporaryDirectory(prefix="strobe-classes-") as scratch:
+        option = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -XX:TieredStopAtLevel=1"}
+        spark = spark_session("classes", extra=option, log=Path(scratch, "spark.log"))
+        rows = f"{scratch}/rows"
+        spark.range(100).selectExpr("id", "id % 7 AS key", "timestamp_seconds(id) AS at").write.parquet(rows)
+        pipeline = strobe.Pipeline("classes", checkpoint=strobe.CheckpointConfig(interval=0.5))
+
+        @pipeline.stage(uid="rows", trigger={"availableNow": True})
+        def read(spark: Any) -> Any:
+            return spark.readStream.schema("id LONG, key LONG, at TIMESTAMP").parquet(rows)
+
+        @pipeline.stage(
+            uid="sums", reads="rows", output_mode="update", to=strobe.DeltaSink(f"{scratch}/sums", key="key")
+        )
+        def add(rows: Any) -> Any:
+            return rows.groupBy("key").agg({"id": "sum"}).withColumnRenamed("sum(id)", "total")
+
+        start_job(pipeline, home=f"{scratch}/home", base=Path(scratch), spark=spark).wait(_PATIENCE)
+        gateway: Any = spark.sparkContext._gateway
+        jvm = gateway.proc
+        spark.stop()
+        jvm.stdin.close()  # what ends it
+        jvm.wait(_PATIENCE)
+
+
+def main() -> int:
+    """For `make setup`. Spark runs without the archive as well, so nothing that goes wrong here is an error."""
+    slower = "Spark will start a little slower than it could"
+    try:
+        java = find_java()
+        if is_made(java):
+            return 0
+        print(
+            "Recording the classes that Spark loads, so that it starts in half of the time. Once, about half a minute."
+        )
+        if not make_archive(java):
+            print(f"{slower}: this Java makes no class archives.", file=sys.stderr)
+    except Exception as error:  # Spark's and Java's own, too
+        print(f"{slower}: no class archive was made ({type(error).__name__}: {error}).", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
