@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark.savepoint_targets import BUCKET_MARKER, mark_of
+from strobe.hosts.spark.savepoint_targets import mark_of
 from strobe.model.errors import Failed, Misuse
+from strobe.store.layout import BUCKET_SAVEPOINT_MARKER
 from strobe.store.locate import locate
 from strobe.store.s3 import S3Store
 from tests.s3_server import FaultyProxy, refuse, reset
@@ -133,7 +134,7 @@ def test_a_prefix_that_is_taken_is_refused_and_what_a_dead_savepoint_of_the_job_
         job.savepoint(f"{s3_url}/full")
     with pytest.raises(Misuse, match="no bucket 'no-such-bucket'"):
         job.savepoint("s3://no-such-bucket/x")
-    S3Store(f"{s3_url}/busy").put(BUCKET_MARKER, b'{"job": "another"}')
+    S3Store(f"{s3_url}/busy").put(BUCKET_SAVEPOINT_MARKER, b'{"job": "another"}')
     with pytest.raises(Misuse, match="another job is writing a savepoint there"):
         job.savepoint(f"{s3_url}/busy")
 
@@ -143,11 +144,11 @@ def test_a_prefix_that_is_taken_is_refused_and_what_a_dead_savepoint_of_the_job_
         job.savepoint(there.url)
     assert list(there.list("")) == [], "one that fails leaves nothing"
     proxy.fault = None
-    there.put(BUCKET_MARKER, mark_of(job.home))  # as one leaves them that is killed
+    there.put(BUCKET_SAVEPOINT_MARKER, mark_of(job.home))  # as one leaves them that is killed
     there.put("strobe-check/ab", b"")
     there.put("blobs/ab/half", b"half")
     assert job.savepoint(there.url) == there.url
-    assert not {BUCKET_MARKER, "blobs/ab/half", "strobe-check/ab"} & set(there.list(""))
+    assert not {BUCKET_SAVEPOINT_MARKER, "blobs/ab/half", "strobe-check/ab"} & set(there.list(""))
     with pytest.raises(Misuse, match="holds a snapshot already"):
         job.savepoint(there.url)
     with pytest.raises(Misuse, match="holds a snapshot already"):

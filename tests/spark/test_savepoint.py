@@ -15,11 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 import strobe
 from strobe.hosts.spark import savepoint_targets, savepoints
 from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.savepoint_targets import MARKER, DirectoryTarget
+from strobe.hosts.spark.savepoint_targets import DirectoryTarget
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
+from strobe.store.layout import SAVEPOINT_MARKER
 from strobe.store.locate import locate
 from strobe.store.manifest import Kind, Manifest
 from strobe.store.session import Session
@@ -224,7 +225,7 @@ def test_what_a_dead_savepoint_left_is_replaced(world: World, tmp_path: Path) ->
     there = tmp_path / "there"
     (there / "blobs/ab").mkdir(parents=True)
     (there / "blobs/ab/abc").write_text("half")
-    (there / MARKER).touch()
+    (there / SAVEPOINT_MARKER).touch()
     sound(world.job.savepoint(there))
     assert not (there / "blobs/ab/abc").exists()
 

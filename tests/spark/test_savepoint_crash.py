@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from strobe.hosts.spark.faults import POINTS
+from strobe.store.layout import BUCKET_SAVEPOINT_MARKER
+from strobe.store.s3 import S3Store
 from tests.spark.ledger_data import write_transfers
 from tests.spark.orders import Place, until, windows, windows_in
 
@@ -83,3 +85,34 @@ def test_orders_that_are_cut_short_are_done_again_or_were_done(tmp_path: Path) -
         process.kill()
     assert place.sound(str(tmp_path / "last"))
     assert windows_in(tmp_path / "out") == windows(tmp_path / "in"), "a row is lost, late or there twice"
+
+
+def test_a_savepoint_to_a_bucket_that_is_cut_short_is_replaced_by_the_next_one(tmp_path: Path, s3_url: str) -> None:
+    """The job has nothing to read: no batch comes between the order and the step that kills it."""
+    place, there = Place(tmp_path), f"{s3_url}/there"
+    write_transfers(tmp_path / "in", files=1, rows=40)
+    for point in CASES["savepoint"]:
+        process = place.run(STROBE_CRASH_AT=point)
+        try:
+            said = order(place, process, 1, "savepoint", "windows", there)
+            assert process.wait(120) == -signal.SIGKILL, f"{point} was not reached: {said}\n{place.said()}"
+        finally:
+            process.kill()
+        assert said is not None
+        assert said.returncode == 1, "whoever asked is told that it did not work"
+        left = set(S3Store(there).list(""))
+        assert BUCKET_SAVEPOINT_MARKER in left
+        assert ("manifest.json" in left) == (point == "savepoint.complete")
+    assert place.sound(there), "its manifest is what makes it complete, whatever else lies beside it"
+
+    process = place.run()
+    try:
+        again = order(place, process, 1, "savepoint", "windows", there)
+        assert again is not None
+        assert again.returncode == 2
+        assert "holds a snapshot already" in again.stderr
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert place.strobe("dispose", there).returncode == 0
+    assert list(S3Store(there).list("")) == []

@@ -15,7 +15,7 @@ from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.store.disposal import dispose, find
 from strobe.store.filesystem import FilesystemStore
-from strobe.store.layout import JobLayout, SavepointLayout
+from strobe.store.layout import BUCKET_SAVEPOINT_MARKER, SAVEPOINT_MARKER, JobLayout, SavepointLayout
 from strobe.store.locate import Located
 from strobe.store.manifest import Kind
 from strobe.store.places import settle
@@ -60,6 +60,17 @@ def test_what_people_keep_beside_a_savepoint_stays(tmp_path: Path) -> None:
     (tmp_path / "sav" / "blobs" / "notes").write_text("too")
     dispose(find(str(tmp_path / "sav"), tmp_path))
     assert tree(tmp_path) == {"sav/README": b"why", "sav/blobs/notes": b"too"}
+
+
+def test_what_its_writer_left_that_died_after_the_manifest_goes_too(tmp_path: Path, s3_url: str) -> None:
+    savepoint(FilesystemStore(tmp_path / "sav"))
+    (tmp_path / "sav" / SAVEPOINT_MARKER).write_text("{}")
+    dispose(find(str(tmp_path / "sav"), tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    savepoint(S3Store(s3_url))
+    S3Store(s3_url).put(BUCKET_SAVEPOINT_MARKER, b"{}")
+    dispose(find(s3_url, tmp_path))
+    assert list(S3Store(s3_url).list("")) == []
 
 
 def test_a_checkpoint_goes_and_what_another_needs_stays(tmp_path: Path) -> None:

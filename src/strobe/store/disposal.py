@@ -24,7 +24,7 @@ from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId, check_uid
 from strobe.store.base import Absent, ObjectStore
 from strobe.store.filesystem import FilesystemStore
-from strobe.store.layout import SavepointLayout
+from strobe.store.layout import BUCKET_SAVEPOINT_MARKER, SAVEPOINT_MARKER, SavepointLayout
 from strobe.store.locate import Located, in_job, job_at, locate
 from strobe.store.places import open_objects
 from strobe.store.points import OnPoint, no_point
@@ -57,8 +57,13 @@ def dispose(found: Located, guard: Callable[[], None] = lambda: None, on_point: 
         objects.put(mark, json.dumps({"job": found.store.job, "snapshot": snapshot}).encode())
         store.dispose(snapshot)
     store.sweep()
+    if isinstance(layout, SavepointLayout):
+        objects.delete(
+            layout.directory(snapshot) + BUCKET_SAVEPOINT_MARKER
+        )  # its writer may have died over the manifest
     alone = objects if isinstance(layout, SavepointLayout) and isinstance(objects, FilesystemStore) else None
     if alone is not None:
+        (alone.root / SAVEPOINT_MARKER).unlink(missing_ok=True)
         _remove_empty(alone.root)
     objects.delete(mark)
     if alone is not None:

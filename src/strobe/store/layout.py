@@ -29,12 +29,16 @@ from typing import Final, Protocol
 from strobe.model.ids import NodeId, SnapshotId, Timeline, check_uid
 
 __all__ = [
-    "MANIFEST", "JobLayout", "SavepointLayout", "SnapshotLayout", "blob_path", "job_in", "parse_snapshot_name",
-    "snapshot_name",
+    "BUCKET_SAVEPOINT_MARKER", "MANIFEST", "SAVEPOINT_MARKER", "JobLayout", "SavepointLayout", "SnapshotLayout",
+    "blob_path", "job_in", "parse_snapshot_name", "snapshot_name",
 ]  # fmt: skip
 
 JOBS: Final = "jobs"
 MANIFEST: Final = "manifest.json"
+# Beside a savepoint while it is being written, in a directory and in a bucket, whose keys have no part that begins with
+# a dot.
+SAVEPOINT_MARKER: Final = ".savepoint-under-way"
+BUCKET_SAVEPOINT_MARKER: Final = "savepoint-under-way.json"
 _CHECKPOINT: Final = "chk-"
 _SAVEPOINT: Final = "sav-"
 _NAME = re.compile(r"(?:chk|sav)-([0-9]{6,})")

@@ -25,16 +25,15 @@ from strobe.hosts.spark.home import JobHome, host_name
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
 from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import BUCKET_SAVEPOINT_MARKER as BUCKET_MARKER
 from strobe.store.layout import MANIFEST
+from strobe.store.layout import SAVEPOINT_MARKER as MARKER
 from strobe.store.s3 import CHECKS, S3Store, is_s3
 
 __all__ = [
-    "BUCKET_MARKER", "MARKER", "BucketTarget", "DirectoryTarget", "SavepointTarget", "check_room", "check_target",
-    "mark_of", "take_target",
+    "BucketTarget", "DirectoryTarget", "SavepointTarget", "check_room", "check_target", "mark_of", "take_target",
 ]  # fmt: skip
 
-MARKER: Final = ".savepoint-under-way"
-BUCKET_MARKER: Final = "savepoint-under-way.json"  # a key has no part that begins with a dot
 _OURS: Final = {MARKER, "blobs", ".tmp"}
 _BLOBS: Final = "blobs/"
 
