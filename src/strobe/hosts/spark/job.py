@@ -27,7 +27,7 @@ from strobe.hosts.spark.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.channel_log import DataFile
 from strobe.hosts.spark.commits import Commits, PreparingUploads
 from strobe.hosts.spark.config import RetentionOnCancel
-from strobe.hosts.spark.control import ControlServer
+from strobe.hosts.spark.control import control_server
 from strobe.hosts.spark.coordinator_host import CoordinatorHost, utc_now
 from strobe.hosts.spark.drain import Drain
 from strobe.hosts.spark.gate import Gate
@@ -208,7 +208,7 @@ class Job:
                 raise failed[0].failure or Failed(f"Stage {failed[0].spec.uid!r} failed for good: {failed[0].error}")
             if self.state.over:
                 raise Failed(self.error)
-            self._control = ControlServer(home.path(home.layout.token), actions(self))
+            self._control = control_server(home.path(home.layout.token), actions(self))
             self.state = JobState.RUNNING
             home.publish(state=self.state.value, port=self._control.port, timeline=home.memory.timeline)
         self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)

@@ -1,0 +1,166 @@
+"""How other processes reach what runs: HTTP on loopback, a bearer token in a file that only its owner may read.
+
+The token is written anew by each start. Requests and answers are JSON objects; errors are {"error", "untouched",
+"next"} with a 4xx or 5xx status. What takes long is answered when it is done, however long that is. Whoever hangs up no
+longer wants an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from strobe.model.errors import Failed, Misuse, StrobeError
+
+__all__ = ["Answer", "LoopbackServer", "error_answer", "request"]
+
+_LARGEST_BODY: Final = 1 << 16
+_POLL: Final = 0.05  # seconds; how long a stop waits for the server's thread to look
+
+# Status and value; None if whoever asked has hung up.
+Answer = tuple[int, Any] | None
+Perform = Callable[[str, str, dict[str, Any], socket.socket], Answer]
+
+
+class LoopbackServer:
+    """Listens from the moment it is made. `perform` gets method, path, body and connection, in a thread of its own."""
+
+    def __init__(self, token_file: Path, perform: Perform, *, what: str, log: logging.Logger) -> None:
+        """`what` it is that people reach here: "job", "system"."""
+        token = secrets.token_urlsafe(32)
+        token_file.parent.mkdir(parents=True, exist_ok=True)
+        token_file.unlink(missing_ok=True)
+        with os.fdopen(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token)
+        self._idle = threading.Condition()
+        self._busy = 0
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, token, perform, what, log))
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL,), name="control", daemon=True)
+        self._thread.start()
+
+    def drain(self, patience: float) -> None:
+        """Wait until everybody who asked has their answer."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._busy == 0, patience)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._idle:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._busy -= 1
+                self._idle.notify_all()
+
+
+def error_answer(error: StrobeError, status: int) -> Answer:
+    return status, {"error": error.what, "untouched": error.untouched, "next": error.next}
+
+
+def _handler(
+    server: LoopbackServer, token: str, perform: Perform, what: str, log: logging.Logger
+) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._serve("GET")
+
+        def do_POST(self) -> None:
+            self._serve("POST")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            log.debug(format, *args)
+
+        def _serve(self, method: str) -> None:
+            with server._counted(), contextlib.suppress(OSError):
+                answer = self._answer(method)
+                if answer is None:
+                    return
+                data = json.dumps(answer[1]).encode()
+                self.send_response(answer[0])
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        def _answer(self, method: str) -> Answer:
+            given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                return 401, {
+                    "error": f"The {what} refuses: the token does not fit.",
+                    "untouched": "Nothing was changed.",
+                    "next": f"Ask with the home directory that the {what} was started with, unchanged.",
+                }
+            try:
+                length = int(self.headers.get("Content-Length") or 0)
+                if not 0 <= length <= _LARGEST_BODY:
+                    return 413, {"error": "The request is too large."}
+                body = json.loads(self.rfile.read(length) or b"{}")
+                if not isinstance(body, dict):
+                    raise ValueError("not an object")
+            except ValueError as error:
+                return 400, {"error": f"The request cannot be read: {error}."}
+            try:
+                return perform(method, self.path, body, self.connection)
+            except Exception as error:
+                log.exception("%s %s", method, self.path)
+                return 500, {"error": f"{type(error).__name__}: {error}"}
+
+    return Handler
+
+
+def request(
+    port: int,
+    token_file: Path,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    who: str,
+    gone: str,
+    timeout: float | None = 10.0,
+) -> dict[str, Any]:
+    """Ask `who` listens at this port, as "job 'ledger'". `gone`: what to do if nobody answers."""
+    try:
+        token = token_file.read_text().strip()
+    except OSError as error:
+        raise Failed(f"The token of {who} cannot be read: {error.strerror}.", next="Ask as its owner.") from error
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        data=None if method == "GET" else json.dumps(body or {}).encode(),
+        method=method,
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    try:
+        # Never through a proxy, whatever the environment says: the token is for this machine alone.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=timeout) as answer:
+            value = json.loads(answer.read())
+            return value if isinstance(value, dict) else {}
+    except urllib.error.HTTPError as error:
+        said = json.loads(error.read() or b"{}")
+        kind = Misuse if error.code in (400, 404, 409) else Failed
+        raise kind(
+            said.get("error", str(error)), untouched=said.get("untouched", ""), next=said.get("next", "")
+        ) from error
+    except (OSError, ValueError) as error:
+        raise Failed(f"{who[0].upper()}{who[1:]} does not answer: {error}.", next=gone) from error
