@@ -1,8 +1,8 @@
 """The import rules, enforced on every file under src/strobe.
 
 - Imports go downward only: model ← protocol, verify ← store ← hosts/X ← web ← cli. Layers on one level, and hosts
-  among themselves, know nothing of each other.
-- Only hosts/spark knows Spark and Delta; only hosts/live, hosts/spark and web open sockets.
+  among themselves, know nothing of each other; what they share is in hosts/shared, which is no host.
+- Only hosts/spark knows Spark and Delta; only hosts/live, hosts/spark, hosts/shared and web open sockets.
 - model and protocol are pure: no clock, no randomness, no threads, no files, no logging.
 
 An import inside a function, under TYPE_CHECKING, or through `importlib.import_module("…")` counts like any other.
@@ -31,7 +31,8 @@ BELOW: dict[str, frozenset[str]] = {
     "verify": frozenset({"model"}),
     "store": frozenset({"model", "protocol", "verify"}),
     "hosts": frozenset(),
-    **{host: frozenset({"model", "protocol", "verify", "store"}) for host in HOSTS},
+    "hosts/shared": frozenset({"model"}),
+    **{host: frozenset({"model", "protocol", "verify", "store", "hosts/shared"}) for host in HOSTS},
     "web": frozenset({"model", "protocol", "verify", "store", *HOSTS}),
     "testing": frozenset({"model", "hosts/spark"}),
     "cli": frozenset({"model", "protocol", "verify", "store", *HOSTS, "web"}),
@@ -62,8 +63,8 @@ RESERVED = (
             "socket", "socketserver", "ssl", "select", "selectors", "asyncio", "http.server", "http.client",
             "urllib.request", "wsgiref", "xmlrpc", "multiprocessing.connection",
         }),
-        frozenset({"hosts/live", "hosts/spark", "web"}),
-        "only hosts/live, hosts/spark and web open sockets",
+        frozenset({"hosts/live", "hosts/spark", "hosts/shared", "web"}),
+        "only hosts/live, hosts/spark, hosts/shared and web open sockets",
     ),
     Reserved(
         frozenset({
@@ -177,6 +178,7 @@ def test_every_import_in_the_package_keeps_the_rules() -> None:
         ("verify/cut.py", "from strobe.hosts.sim.network import Network"),
         ("store/layout.py", "from strobe.hosts.spark.pipeline import Pipeline"),
         ("hosts/sim/network.py", "from strobe.hosts.live.node import Node"),
+        ("hosts/shared/loopback.py", "from strobe.hosts.live.node import Node"),
         ("hosts/live/node.py", "from ..sim import network"),
         ("hosts/spark/agent.py", "from ...hosts.live.node import Node"),
         ("hosts/sim/network.py", "from strobe.cli.main import main"),
@@ -219,7 +221,7 @@ def test_spark_outside_hosts_spark_is_caught(layer: str, source: str) -> None:
 )
 def test_a_socket_outside_the_hosts_that_may_is_caught(layer: str, source: str) -> None:
     assert len(violations(f"{layer}/module.py", source)) == 1
-    for host in ("hosts/live", "hosts/spark", "web"):
+    for host in ("hosts/live", "hosts/spark", "hosts/shared", "web"):
         assert not violations(f"{host}/module.py", source)
 
 

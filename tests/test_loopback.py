@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.loopback import Answer, LoopbackServer, request
+from strobe.hosts.shared.loopback import Answer, LoopbackServer, request
 from strobe.model.errors import Failed, Misuse
 
 LOG = logging.getLogger("strobe.test")

@@ -1,4 +1,4 @@
-"""How other terminals reach a running system, over `strobe.hosts.loopback`.
+"""How other terminals reach a running system, over `strobe.hosts.shared.loopback`.
 
 `runtime.json` in the system's home says on which port, and what has become of the system. Requests are taken by threads
 and performed in the system's event loop, where everything else happens too. What nobody waits for any more is given up.
@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, Final
 
-from strobe.hosts.loopback import Answer, LoopbackServer, error_answer, request
+from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout

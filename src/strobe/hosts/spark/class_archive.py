@@ -77,8 +77,10 @@ def _fingerprint(java: Path) -> str:
 
 def _record(archive: Path) -> None:
     """Run a pipeline in a JVM that writes the archive as it ends."""
-    import strobe
+    from strobe.hosts.spark.config import CheckpointConfig
+    from strobe.hosts.spark.connectors.delta import DeltaSink
     from strobe.hosts.spark.job import start_job
+    from strobe.hosts.spark.pipeline import Pipeline
     from strobe.hosts.spark.session import spark_session
 
     with tempfile.TemporaryDirectory(prefix="strobe-classes-") as scratch:
@@ -86,15 +88,13 @@ def _record(archive: Path) -> None:
         spark = spark_session("classes", extra=option, log=Path(scratch, "spark.log"))
         rows = f"{scratch}/rows"
         spark.range(100).selectExpr("id", "id % 7 AS key", "timestamp_seconds(id) AS at").write.parquet(rows)
-        pipeline = strobe.Pipeline("classes", checkpoint=strobe.CheckpointConfig(interval=0.5))
+        pipeline = Pipeline("classes", checkpoint=CheckpointConfig(interval=0.5))
 
         @pipeline.stage(uid="rows", trigger={"availableNow": True})
         def read(spark: Any) -> Any:
             return spark.readStream.schema("id LONG, key LONG, at TIMESTAMP").parquet(rows)
 
-        @pipeline.stage(
-            uid="sums", reads="rows", output_mode="update", to=strobe.DeltaSink(f"{scratch}/sums", key="key")
-        )
+        @pipeline.stage(uid="sums", reads="rows", output_mode="update", to=DeltaSink(f"{scratch}/sums", key="key"))
         def add(rows: Any) -> Any:
             return rows.groupBy("key").agg({"id": "sum"}).withColumnRenamed("sum(id)", "total")
 

@@ -1,4 +1,4 @@
-"""The control API of a running job, over `strobe.hosts.loopback`.
+"""The control API of a running job, over `strobe.hosts.shared.loopback`.
 
 What can be asked is `api.OPERATIONS`; docs/reference/control-api.md describes it.
 """
@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from strobe.hosts.loopback import Answer, LoopbackServer, error_answer, request
+from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
 from strobe.hosts.spark.api import Action, BadRequest
 from strobe.hosts.spark.home import read_runtime
 from strobe.model.errors import Failed, Misuse, StrobeError

@@ -1,0 +1,1 @@
+"""What hosts share and no host owns."""
