@@ -10,6 +10,9 @@ drivers that write the same batch at the same moment would both succeed. Strobe 
 Neither manager syncs anything: what must survive a power cut, Strobe syncs itself. Spark's and Hadoop's checksum
 files beside each of these are off: a snapshot has its own hash of every file, and they treble the number of files.
 
+*Idle stages.* A query that has found nothing to read looks again after 25 ms, not 10: every look goes through a Python
+process and the driver, and an idle job of three stages used half of a core for it.
+
 *Data.* Timestamps are written as microseconds: Spark's default INT96 is read as nanoseconds by Arrow.
 
 *Quiet.* The JVM's and the workers' output goes to `log`, not to the terminal; what Spark logs is warnings and
@@ -52,6 +55,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.minBatchesToRetain": str(_MIN_BATCHES),
+    "spark.sql.streaming.pollingDelay": "25ms",
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
