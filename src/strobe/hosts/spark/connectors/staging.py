@@ -15,6 +15,7 @@ A sink asks its own mark of what is visible before it reads a part that it may h
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.writer import write_parquet
@@ -38,6 +40,7 @@ _INCARNATION: Final = re.compile(r"([0-9]+)(\.closed)?")
 _EMPTY: Final = "empty.parquet"  # keeps the schema of a batch without rows
 _CLOSED: Final = ".closed"
 _TEMPORARY: Final = "tmp-"
+_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
 
 
 class Staging:
@@ -105,7 +108,9 @@ class Staging:
         """The part's rows."""
         files = [f for directory in self._directories(part) for f in _parquet(directory)]
         told = [f for f in files if f.name != _EMPTY] or files[:1]
-        return spark.read.parquet(*(str(f) for f in told))
+        # Spark has noted the schema in each file; to let it look there would cost a job of its own.
+        schema = StructType.fromJson(json.loads(pq.read_schema(told[0]).metadata[_SCHEMA]))
+        return spark.read.schema(schema).parquet(*(str(f) for f in told))
 
     def forget(self, part: Part) -> None:
         """Delete the part's batches. Those that are gone already are no fault."""
