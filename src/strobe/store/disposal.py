@@ -57,10 +57,8 @@ def dispose(found: Located, guard: Callable[[], None] = lambda: None, on_point: 
         objects.put(mark, json.dumps({"job": found.store.job, "snapshot": snapshot}).encode())
         store.dispose(snapshot)
     store.sweep()
-    if isinstance(layout, SavepointLayout):
-        objects.delete(
-            layout.directory(snapshot) + BUCKET_SAVEPOINT_MARKER
-        )  # its writer may have died over the manifest
+    if isinstance(layout, SavepointLayout):  # whose writer may have died right after the manifest
+        objects.delete(layout.directory(snapshot) + BUCKET_SAVEPOINT_MARKER)
     alone = objects if isinstance(layout, SavepointLayout) and isinstance(objects, FilesystemStore) else None
     if alone is not None:
         (alone.root / SAVEPOINT_MARKER).unlink(missing_ok=True)
