@@ -89,6 +89,16 @@ def test_it_is_made_once_for_a_java(monkeypatch: pytest.MonkeyPatch, place: Path
     assert {p.name for p in place.parent.iterdir()} == {"spark.jsa", "spark.made-for"}
 
 
+def test_it_is_made_anew_for_other_jars(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """A JVM takes an archive only with the very files that it was made from."""
+    record(monkeypatch, b"archive")
+    assert make_archive(JAVA)
+    jars = class_archive._jars()
+    assert any(b"spark-core" in jar for jar in jars)
+    monkeypatch.setattr(class_archive, "_jars", lambda: [*jars[1:], jars[0] + b"0"])
+    assert not is_made(JAVA)
+
+
 def test_a_java_that_makes_none_is_not_asked_again_and_leaves_none_of_another_java(
     monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:

@@ -12,7 +12,7 @@ from, because a JVM trusts it as much as it trusts them.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
+import importlib.util
 import os
 import sys
 import tempfile
@@ -69,10 +69,21 @@ def _mark() -> Path:
 
 
 def _fingerprint(java: Path) -> str:
+    """Of what a JVM compares with an archive's header, and of what is recorded here."""
     release = java / "release"
     about = release.read_bytes() if release.is_file() else b""
-    parts = (str(java).encode(), about, importlib.metadata.version("pyspark").encode(), Path(__file__).read_bytes())
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    return hashlib.sha256(b"\0".join((str(java).encode(), about, *_jars(), Path(__file__).read_bytes()))).hexdigest()
+
+
+def _jars() -> list[bytes]:
+    """Spark's, by name, size and time, without importing Spark."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return [
+        f"{jar}:{jar.stat().st_size}:{jar.stat().st_mtime_ns}".encode()
+        for jar in sorted(Path(found.origin).parent.glob("jars/*.jar"))
+    ]
 
 
 def _record(archive: Path) -> None:
