@@ -127,6 +127,6 @@ def add_file(source: Path, number: int, rows: int = 5) -> None:
     source.mkdir(parents=True, exist_ok=True)
     target = source / f"{number:04d}.parquet"
     if not target.exists():
-        fresh = target.with_suffix(".tmp")
+        fresh = target.with_name(f".{target.name}")  # hidden: a running job would read any other
         pq.write_table(pa.table({"id": pa.array(range(number * rows, (number + 1) * rows), pa.int64())}), fresh)
         os.rename(fresh, target)
