@@ -1,7 +1,7 @@
 """The import rules, enforced on every file under src/strobe.
 
-- Imports go downward only: model ← protocol, verify ← store ← hosts/X ← web ← cli. Layers on one level, and hosts
-  among themselves, know nothing of each other; what they share is in hosts/shared, which is no host.
+- Imports go downward only: model ← protocol, verify ← predicates ← store ← hosts/X ← web ← cli. Layers on one level,
+  and hosts among themselves, know nothing of each other; what they share is in hosts/shared, which is no host.
 - Only hosts/spark knows Spark and Delta; only hosts/live, hosts/spark, hosts/shared and web open sockets.
 - model and protocol are pure: no clock, no randomness, no threads, no files, no logging.
 
@@ -29,14 +29,15 @@ BELOW: dict[str, frozenset[str]] = {
     "model": frozenset(),
     "protocol": frozenset({"model"}),
     "verify": frozenset({"model"}),
+    "predicates": frozenset({"model", "verify"}),
     "store": frozenset({"model", "protocol", "verify"}),
     "hosts": frozenset(),
     "hosts/shared": frozenset({"model"}),
-    **{host: frozenset({"model", "protocol", "verify", "store", "hosts/shared"}) for host in HOSTS},
-    "web": frozenset({"model", "protocol", "verify", "store", *HOSTS}),
+    **{host: frozenset({"model", "protocol", "verify", "predicates", "store", "hosts/shared"}) for host in HOSTS},
+    "web": frozenset({"model", "protocol", "verify", "predicates", "store", *HOSTS}),
     "testing": frozenset({"model", "hosts/spark"}),
-    "cli": frozenset({"model", "protocol", "verify", "store", *HOSTS, "web"}),
-    "strobe": frozenset({"model", "protocol", "verify", "store", *HOSTS}),
+    "cli": frozenset({"model", "protocol", "verify", "predicates", "store", *HOSTS, "web"}),
+    "strobe": frozenset({"model", "protocol", "verify", "predicates", "store", *HOSTS}),
 }
 
 
@@ -72,8 +73,8 @@ RESERVED = (
             "queue", "asyncio", "sched", "signal", "logging", "warnings", "os", "io", "pathlib", "shutil", "tempfile",
             "subprocess", "importlib",
         }),
-        frozenset(BELOW) - {"model", "protocol"},
-        "model and protocol are pure",
+        frozenset(BELOW) - {"model", "protocol", "predicates"},
+        "model, protocol and predicates are pure",
     ),
 )  # fmt: skip
 
