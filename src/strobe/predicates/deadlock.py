@@ -120,8 +120,9 @@ def _core(stuck: tuple[str, ...], waits: Mapping[str, Wait], granted: set[tuple[
         for i, component in enumerate(components)
         if all(number[giver] == i for process in component for giver in edges[process])
     ]
-    smallest = set(min(last, key=len))
-    return tuple(process for process in stuck if process in smallest)
+    smallest = min(last, key=len)
+    core = set(smallest)
+    return tuple(process for process in stuck if process in core)
 
 
 def _components(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
