@@ -80,7 +80,6 @@ def check_nothing_runs(spark: SparkSession, tmp_path: Path) -> Callable[[], None
         (batch, {}, "Stage 'b' returned a batch DataFrame: it has no stream in it"),
         (lambda a: a.groupBy("value").count(), {}, "Stage 'b' (output_mode 'append'): Spark refuses the query"),
         (lambda a: a, {"output_mode": "complete", "to": strobe.ConsoleSink()}, "Spark refuses the query"),
-        (lambda a: a, {"output_mode": "complete"}, "Stage 'b' has output_mode 'complete', which replaces"),
         (lambda a: a, {"to": strobe.DeltaSink("out", key="nobody")}, "but it has no column nobody"),
         (lambda a: a, {"trigger": {"processingTime": "soon"}}, "Spark refuses the query"),
         (lambda a: a.select("value", F.col("value").alias("VALUE")), {}, "'value' and 'VALUE' of its output differ"),

@@ -89,7 +89,7 @@ def run_command(
     pipeline = pipeline if name is None else pipeline.renamed(name)
     if store is not None:
         pipeline.checkpoint = replace(pipeline.checkpoint, store=store)
-    pipeline.check()
+    pipeline.check(base)
     if dry_run or rehearsal:
         return _try(pipeline, restore, master, base, session, rehearsal=rehearsal)
     if detach and starter_pipe is None:

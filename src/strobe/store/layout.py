@@ -7,6 +7,7 @@ object store. Snapshots and blobs may live in any store; stages, channels, logs 
 jobs/<job>/
   lock  incarnation.json  runtime.json  token        who runs the job now, and how to reach it
   driver-<incarnation>                               from where that driver writes these; without it, it cannot
+  identity                                           what tells it from a job of the same name in another home
   store.json  owner.json                             where the checkpoints are, if elsewhere; and there, whose they are
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
@@ -218,6 +219,11 @@ class JobLayout(_Blobs):
     def owner(self) -> str:
         """In a store outside the home: which home writes there."""
         return f"{self.root}/owner.json"
+
+    @property
+    def identity(self) -> str:
+        """What tells the job from one of the same name in another home. Moves with the home."""
+        return f"{self.root}/identity"
 
     @property
     def token(self) -> str:

@@ -187,6 +187,7 @@ def sink_contexts(job: str, draft: DraftStage, home: JobHome, base: Path) -> lis
             output_mode=draft.spec.output_mode,
             base=base,
             staging=home.path(home.layout.staging(_sink_name(draft.spec, i), home.memory.timeline)),
+            identity=home.path(home.layout.identity),
         )
         for i in range(len(draft.spec.sinks))
     ]

@@ -39,10 +39,10 @@ from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.model.errors import Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
-__all__ = ["DATA", "PROPERTIES", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
+__all__ = ["ASIDE", "DATA", "PROPERTIES", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
 
 DATA: Final = "data"  # the table's data files: data/<timeline>/<batch>-<attempt>/*.parquet
-_ASIDE: Final = "_strobe"  # entries being written, and torn ones; Delta ignores names with an underscore
+ASIDE: Final = "_strobe"  # entries being written, and torn ones; Delta ignores names with an underscore
 
 PROPERTIES: Final = {
     # What a snapshot on a branch that was left needs must survive a VACUUM, and the log must not be cleaned up by age:
@@ -254,7 +254,7 @@ class ChannelWriter:
             if attempt.relative_to(self.path).as_posix() not in keep:
                 shutil.rmtree(attempt, ignore_errors=True)
                 swept += 1
-        for left in (self.path / _ASIDE).glob("*.tmp"):
+        for left in (self.path / ASIDE).glob("*.tmp"):
             left.unlink(missing_ok=True)
         return swept
 
@@ -282,7 +282,7 @@ class ChannelWriter:
     def _claim(self, version: int, entry: Entry) -> bool:
         """Create log entry `version`, whole or not at all; False when someone else has it."""
         self._tmp_count += 1
-        tmp = self.path / _ASIDE / f"{self.incarnation}-{os.getpid()}-{id(self)}-{self._tmp_count}.tmp"
+        tmp = self.path / ASIDE / f"{self.incarnation}-{os.getpid()}-{id(self)}-{self._tmp_count}.tmp"
         try:
             tmp.parent.mkdir(exist_ok=True)
             tmp.write_bytes(entry.encode(self.incarnation, self.timeline))
@@ -351,7 +351,7 @@ class ChannelWriter:
     def _move_torn_aside(self, version: int) -> None:
         torn = ChannelLog.first_unreadable(self.path, version)
         if torn is not None:
-            aside = self.path / _ASIDE / f"torn-{self.incarnation}"
+            aside = self.path / ASIDE / f"torn-{self.incarnation}"
             aside.mkdir(parents=True, exist_ok=True)
             # From the newest down, so that the log never has a gap.
             for entry in sorted((self.path / LOG).glob("*.json"), reverse=True):

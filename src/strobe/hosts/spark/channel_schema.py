@@ -45,7 +45,8 @@ _SCALARS: Final = (
 
 
 def channel_schema(schema: StructType, stage: str) -> StructType:
-    """`schema` as stage `stage` writes it to its channel, or Misuse that names the column which no channel can hold."""
+    """`schema` as stage `stage` writes it to its channel, or to a Delta table; Misuse that names the column which no
+    such table can hold."""
     if not schema.fields:
         raise Misuse(
             f"Stage {stage!r} returns a DataFrame without columns, so its channel would carry nothing.",

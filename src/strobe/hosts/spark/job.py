@@ -96,11 +96,12 @@ def start_job(
     `base` is where relative paths of sinks begin. `spark` is a session from `spark_session` to run in; it is left
     running. Without it the job starts one and stops it at its end.
     """
-    pipeline.check()
+    place = (base or Path()).absolute()
+    pipeline.check(place)
     check_settings(pipeline.conf, f"Pipeline {pipeline.name!r}")
     for uid, stage in pipeline.stages.items():
         check_settings(stage.conf, f"Stage {uid!r}")
-    place, options = (base or Path()).absolute(), restore or RestoreOptions()
+    options = restore or RestoreOptions()
     check_partitions(pipeline, options)
     if options.snapshot is not None:
         locate(options.snapshot, Path(home or default_home())).load()  # nothing is claimed for what is not there

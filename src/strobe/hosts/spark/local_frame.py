@@ -18,4 +18,5 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: st
     columns = StructType.fromDDL(schema)
     assert isinstance(columns, StructType)
     named = [dict(zip(columns.names, row, strict=True)) for row in rows]
-    return spark.createDataFrame(pa.Table.from_pylist(named, schema=to_arrow_schema(columns)), columns)
+    table = pa.Table.from_pylist(named, schema=to_arrow_schema(columns, timezone="UTC"))
+    return spark.createDataFrame(table, columns)

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
@@ -199,8 +200,9 @@ class Pipeline:
                 )
         return tuple(done)
 
-    def check(self) -> None:
-        """Everything that can be wrong with the graph, before anything is started."""
+    def check(self, base: Path | None = None) -> None:
+        """Everything that can be wrong with the graph, before anything is started. `base` is where relative paths of
+        sinks begin."""
         if not self._stages:
             raise Misuse(f"Pipeline {self.name!r} has no stage.", next="Declare one with @pipeline.stage(uid=…).")
         for stage in self._stages.values():
@@ -222,12 +224,14 @@ class Pipeline:
                     f"{', '.join(self.readers(stage.uid))}: a channel carries rows once, not whole tables.",
                     next="Use 'update' (or 'append'), or give the result to a sink only.",
                 )
-        self._check_sinks()
+            for sink in stage.sinks:
+                sink.check_stage(stage.uid, stage.output_mode)
+        self._check_sinks((base or Path()).absolute())
         self.order()
 
-    def _check_sinks(self) -> None:
+    def _check_sinks(self, base: Path) -> None:
         """A sink knows whose batches it has: two writers would take each other's for their own."""
-        taken: dict[object, NodeId] = {}
+        taken: dict[object, tuple[NodeId, Sink]] = {}
         for stage in self._stages.values():
             uids = [sink.uid for sink in stage.sinks if sink.uid is not None]
             for uid in uids:
@@ -237,14 +241,20 @@ class Pipeline:
                         next="Give each another one with .named(…).",
                     )
             for sink in stage.sinks:
-                for place in {id(sink), sink.place()} - {None}:
+                for place in {id(sink), sink.place_in(base)} - {None}:
                     if place in taken:
-                        raise Misuse(
-                            f"Stages {taken[place]!r} and {stage.uid!r} of pipeline {self.name!r} write to the same "
-                            f"sink: {sink.describe()}.",
-                            next="Give each its own, or unite the rows in one stage.",
-                        )
-                    taken[place] = stage.uid
+                        raise self._one_place(*taken[place], stage.uid, sink)
+                    taken[place] = stage.uid, sink
+
+    def _one_place(self, first: NodeId, there: Sink, second: NodeId, here: Sink) -> Misuse:
+        who = f"Stages {first!r} and {second!r}" if first != second else f"Two sinks of stage {first!r}"
+        named = sorted({there.describe(), here.describe()})
+        return Misuse(
+            f"{who} of pipeline {self.name!r} write to the same {'sink' if len(named) == 1 else 'place'}: "
+            f"{' and '.join(named)}.",
+            untouched="Nothing was started.",
+            next="Give each its own, or unite the rows in one stage.",
+        )
 
     def renamed(self, name: str) -> Pipeline:
         """The same stages as another job."""

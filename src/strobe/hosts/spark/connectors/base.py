@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink", "Unreachable",
-    "fenced_off",
+    "fenced_off", "whole_results",
 ]  # fmt: skip
 
 
@@ -66,6 +66,11 @@ class SinkContext:
     base: Path  # relative paths of sinks are below this directory: where the job was started
     staging: Path  # a directory of this sink's own in the job's home, for this timeline; made when first used
     named: tuple[Part, ...] = ()  # at a restore: the parts that the snapshot names; all are visible by then
+    identity: Path | None = None  # the file with what tells this job from one of the same name in another home
+
+    @property
+    def identity_file(self) -> Path:
+        return self.staging.parent / "identity" if self.identity is None else self.identity
 
 
 class Delivery(Enum):
@@ -135,9 +140,17 @@ class Sink(ABC):
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Write the batch, once per (timeline, batch id)."""
 
+    def check_stage(self, stage: NodeId, output_mode: str) -> None:  # noqa: B027
+        """Before anything starts, Spark included. Raise Misuse for what the stage's declaration shows can never work;
+        `whole_results` is the one for a sink that cannot have `output_mode="complete"`."""
+
     def place(self) -> str | None:
         """What it writes to, if nobody else may."""
         return None
+
+    def place_in(self, base: Path) -> str | None:
+        """The same, if relative paths begin at `base`."""
+        return self.place()
 
     def last_batch(self) -> int | None:
         """The newest batch of this job and timeline that it has, if it can tell. Called after `open`."""
@@ -159,6 +172,16 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027
         """The stage has ended."""
+
+
+def whole_results(sink: Sink, stage: NodeId, instead: str) -> Misuse:
+    """For a sink that adds rows to what is there, and a stage that gives the whole result with each batch."""
+    return Misuse(
+        f"Stage {stage!r} has output_mode 'complete', which gives the whole result again with each batch, but "
+        f"{sink.describe()} keeps what earlier batches gave.",
+        untouched="Nothing was started.",
+        next=f"{instead}, or a sink that gets the whole result: ForeachBatchSink, MemorySink, ConsoleSink.",
+    )
 
 
 def fenced_off(what: str, context: SinkContext, newest: int) -> Fenced:

@@ -8,7 +8,8 @@ that carries an app transaction too. A batch, or part, is there once, and a driv
 one commit of the table when its snapshot is complete: appended as it is, by linking the staged files into the table, or
 merged, the newest row of each key. The app transaction's version is the last batch that the table has, in both modes.
 
-Of several different rows with one key in a batch, which one wins would be chance: they are rejected.
+Of several different rows with one key in a batch, which one wins would be chance: they are rejected. When two rows have
+one key is said in `delta_keys`; that nobody else writes to the table is seen to by `ownership`.
 """
 
 from __future__ import annotations
@@ -26,19 +27,38 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from strobe.hosts.spark.channel import DATA, PROPERTIES, ChannelWriter, table_schema
+from strobe.hosts.spark.channel import ASIDE, DATA, PROPERTIES, ChannelWriter, table_schema
 from strobe.hosts.spark.channel_log import ChannelLog, DataFile
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors import delta_restore
-from strobe.hosts.spark.connectors.base import Delivery, Part, SinkContext, SinkFate, SinkOutlook, TransactionalSink
+from strobe.hosts.spark.connectors.base import (
+    Delivery,
+    Part,
+    SinkContext,
+    SinkFate,
+    SinkOutlook,
+    TransactionalSink,
+    whole_results,
+)
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
+from strobe.hosts.spark.connectors.delta_keys import check_columns, check_names, check_partitions
 from strobe.hosts.spark.connectors.delta_rows import RowRules, newest_by_key
-from strobe.hosts.spark.connectors.delta_table import FencedTable, app_of, create_table, is_plain, set_properties
+from strobe.hosts.spark.connectors.delta_table import (
+    APPEND_ONLY,
+    FencedTable,
+    app_of,
+    create_table,
+    is_append_only,
+    is_plain,
+    set_properties,
+)
+from strobe.hosts.spark.connectors.ownership import claim, why_not_mine
+from strobe.hosts.spark.connectors.paths import local_path, real_path
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.hosts.spark.writer import write_batch
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Misuse
-from strobe.model.ids import SnapshotId
+from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.ids import NodeId, SnapshotId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +71,7 @@ class DeltaSink(TransactionalSink):
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         key: str | Iterable[str] = (),
         delivery: str = "on_batch",
@@ -61,48 +81,68 @@ class DeltaSink(TransactionalSink):
     ) -> None:
         """`delivery` is "on_batch" or "on_snapshot". `partition_by` and `properties` are for the table when it is made;
         properties are also set on one that exists. `dead_letters` takes rows that the table does not."""
-        self.path = path
-        self.key = (key,) if isinstance(key, str) else tuple(key)
-        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        where = f"DeltaSink({str(path)!r})"
+        self.path = local_path(path, where)
+        self.key = check_names(where, "key", key)
+        self.partition_by = check_names(where, "partition_by", partition_by)
         self.properties = dict(properties or {})
         self.dead_letters = dead_letters
         self._delivery = Delivery.of(delivery, "DeltaSink")
         self._writer: ChannelWriter | None = None
         self._table: FencedTable | None = None
         if not all(isinstance(x, str) for pair in self.properties.items() for x in pair):
-            raise Misuse(f"DeltaSink({path!r}): properties are strings by name, not {self.properties!r}.")
+            raise Misuse(f"{where}: properties are strings by name, not {self.properties!r}.")
+        if self.key and self.properties.get(APPEND_ONLY, "").lower() == "true":
+            raise Misuse(
+                f"{where}: a table with {APPEND_ONLY} never changes a row, and with a key rows replace each other.",
+                next="Leave out the key or the property.",
+            )
 
     def describe(self) -> str:
         how = f"upsert by {', '.join(self.key)}" if self.key else "append"
         when = ", on snapshot" if self._delivery is Delivery.ON_SNAPSHOT else ""
         return f"Delta table {self.path} ({how}{when})"
 
+    def check_stage(self, stage: NodeId, output_mode: str) -> None:
+        if output_mode == "complete":
+            raise whole_results(self, stage, "Use output_mode='update' with a key")
+
     def place(self) -> str:
         return os.path.normpath(self.path)
+
+    def place_in(self, base: Path) -> str:
+        return str(real_path(self.path, base))
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, context: SinkContext) -> None:
         self._context = context
         self._where = self._place(context)
-        self._check(context)
+        self.check_stage(context.stage, context.output_mode)
+        check_columns(context, self.key, self.partition_by, self.describe())
         what = f"{self.describe()} of stage {context.stage!r}"
         self._writer, self._table = None, None
+        schema = channel_schema(context.schema, context.stage)
+        problem = self._not_mine(context)
+        if problem is not None:
+            raise problem
         try:
             self._letters = Letters(self.dead_letters, context, self.describe())
-            schema = context.schema if self.key else channel_schema(context.schema, context.stage)
             if self.key or self.partition_by or self.properties:
                 kept = {} if self.key else PROPERTIES
                 create_table(self._where, schema, self.partition_by, {**kept, **self.properties})
                 set_properties(self._where, self.properties)
             there = DeltaTable.is_deltatable(str(self._where))
             if self.key or (there and not self._is_plain(self._where, context)):
+                table = DeltaTable(str(self._where))
+                self._rules = RowRules(table, context, self.key, self.describe())
+                self._check_table(table)
+                self._claim(context)
                 self._table = FencedTable(self._where, context, self.describe())
-                self._rules = RowRules(self._table.table, context, self.key, self.describe())
-                self._check_partitions(self._table.table)
             elif there and self._is_left(context):
                 self._writer = None
             else:
+                self._claim(context)
                 self._writer = self._plain(context)
         except (DeltaError, OSError) as error:
             raise Failed(f"{what} cannot be opened: {error}") from error
@@ -110,21 +150,32 @@ class DeltaSink(TransactionalSink):
         self._version = self._head()
         self._through = self._newest()
 
-    def _check(self, context: SinkContext) -> None:
-        if context.output_mode == "complete":
+    def _claim(self, context: SinkContext) -> None:
+        """From here on nobody else writes to the table. Before the fence, which would shut out its owner."""
+        claim(self._where / ASIDE, context, self.describe(), written=self._has_numbers(context))
+
+    def _not_mine(self, context: SinkContext) -> StrobeError | None:
+        where = self._place(context)
+        return why_not_mine(where / ASIDE, context, self.describe(), written=self._has_numbers(context))
+
+    def _has_numbers(self, context: SinkContext) -> bool:
+        """Whether the table counts as its own the batches of whichever stage writes it: a plain one does, others have
+        a mark for each sink."""
+        where = self._place(context)
+        if self.key or not DeltaTable.is_deltatable(str(where)) or not self._is_plain(where, context):
+            return False
+        return ChannelLog(where).last_batch(context.timeline) is not None
+
+    def _check_table(self, table: DeltaTable) -> None:
+        self._check_partitions(table)
+        check_partitions(self._context, table.metadata().partition_columns, self.describe())
+        if self.key and is_append_only(table):
             raise Misuse(
-                f"Stage {context.stage!r} has output_mode 'complete', which replaces the whole table at each batch; "
-                f"{self.describe()} takes rows.",
-                next="Use output_mode='update' with a key.",
+                f"{self.describe()} has the property {APPEND_ONLY}: it never changes a row, and with a key rows "
+                "replace each other.",
+                untouched="The table is unchanged.",
+                next="Leave out the key, take the property away, or write to another table.",
             )
-        for option, names in (("key", self.key), ("partition_by", self.partition_by)):
-            missing = [name for name in names if name not in context.schema.names]
-            if missing:
-                raise Misuse(
-                    f"Stage {context.stage!r} writes to {self.describe()}, but it has no column {', '.join(missing)} "
-                    f"({option}).",
-                    next=f"Its columns are: {', '.join(context.schema.names)}.",
-                )
 
     def _check_partitions(self, table: DeltaTable) -> None:
         there = tuple(table.metadata().partition_columns)
@@ -295,8 +346,10 @@ class DeltaSink(TransactionalSink):
         found = delta_restore.outlook(
             where, what, keyed=bool(self.key), position=position, context=context, fork=fork, again=again
         )
+        if found.problem is not None:
+            return found
         waiting = delta_restore.why_not_visible(position, what) if found.fate is SinkFate.COPIED else None
-        return found if waiting is None or found.problem is not None else replace(found, problem=waiting)
+        return replace(found, problem=self._not_mine(context) or waiting)
 
     def restore(self, position: Json, context: SinkContext, fate: SinkFate) -> None:
         was = delta_restore.recorded(position)
@@ -321,4 +374,4 @@ class DeltaSink(TransactionalSink):
             raise Failed(f"{where} could not be restored to version {version} of {path}: {error}") from error
 
     def _place(self, context: SinkContext) -> Path:
-        return Path(os.path.normpath(Path(context.base, self.path).absolute()))
+        return real_path(self.path, context.base)

@@ -37,7 +37,7 @@ _CONSTRAINT: Final = "delta.constraints."
 def recorded(position: Json) -> tuple[Path, int] | None:
     """Where the table was at the snapshot, and the version that has what the snapshot made visible."""
     if isinstance(position, dict) and isinstance(position.get("path"), str) and isinstance(position["version"], int):
-        path, version = Path(os.path.normpath(position["path"])), position["version"]
+        path, version = Path(os.path.realpath(position["path"])), position["version"]
         app, through = position.get("app"), position.get("through")
         if isinstance(app, str) and isinstance(through, int):
             version = _version_through(path, app, through, version)

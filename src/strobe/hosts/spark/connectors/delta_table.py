@@ -25,8 +25,9 @@ from strobe.model.ids import Timeline
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["FencedTable", "app_of", "create_table", "is_plain", "set_properties"]
+__all__ = ["APPEND_ONLY", "FencedTable", "app_of", "create_table", "is_append_only", "is_plain", "set_properties"]
 
+APPEND_ONLY: Final = "delta.appendOnly"
 _FENCE_TRIES: Final = 10
 _PLAIN_WRITER: Final = 2  # Delta's protocol up to here asks nothing of a writer that only adds files
 
@@ -65,6 +66,10 @@ def is_plain(where: Path) -> bool:
         and not about.partition_columns
         and all(field.nullable and not field.metadata for field in table.schema().fields)
     )
+
+
+def is_append_only(table: DeltaTable) -> bool:
+    return (table.metadata().configuration.get(APPEND_ONLY) or "").lower() == "true"
 
 
 class FencedTable:
@@ -107,7 +112,8 @@ class FencedTable:
 
     def merge(self, rows: pa.Table, key: Sequence[str], through: int, about: str) -> None:
         """The same, but a row with a key that is there replaces that row. No two of `rows` have one key."""
-        match = " AND ".join(f"t.`{k}` IS NOT DISTINCT FROM s.`{k}`" for k in key)
+        match = " AND ".join(f"(t.{_quoted(k)} IS NOT DISTINCT FROM s.{_quoted(k)})" for k in key)
+        columns = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
 
         def run() -> None:
             (
@@ -118,8 +124,8 @@ class FencedTable:
                     target_alias="t",
                     commit_properties=self._marks(through),
                 )
-                .when_matched_update_all()
-                .when_not_matched_insert_all()
+                .when_matched_update(columns)
+                .when_not_matched_insert(columns)
                 .execute()
             )
 
@@ -172,3 +178,8 @@ class FencedTable:
         context, newest = self._context, self.table.transaction_version(self._fence)
         if newest is not None and newest > context.incarnation:
             raise fenced_off(self._what, context, newest)
+
+
+def _quoted(name: str) -> str:
+    """A column's name in an expression, whatever it is."""
+    return '"' + name.replace('"', '""') + '"'

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,12 +31,15 @@ from strobe.hosts.spark.connectors.base import (
     SinkOutlook,
     TransactionalSink,
     fenced_off,
+    whole_results,
 )
 from strobe.hosts.spark.connectors.file_restore import HIDDEN, LINEAGE, Lineage, directory_name
+from strobe.hosts.spark.connectors.ownership import claim, why_not_mine
+from strobe.hosts.spark.connectors.paths import local_path, real_path
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
-from strobe.model.ids import SnapshotId
+from strobe.model.ids import NodeId, SnapshotId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,7 +68,7 @@ class FileSink(TransactionalSink):
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         format: str = "parquet",
         delivery: str = "on_batch",
@@ -74,13 +78,12 @@ class FileSink(TransactionalSink):
     ) -> None:
         """`compression` is one that Spark knows for the format; `header` is for CSV, which has one if nothing is said;
         `options` are given to Spark's writer as they are."""
+        where = f"FileSink({str(path)!r})"
         if format not in FORMATS:
-            raise Misuse(f"FileSink({path!r}): format={format!r} is not one of {', '.join(FORMATS)}.")
+            raise Misuse(f"{where}: format={format!r} is not one of {', '.join(FORMATS)}.")
         if header is not None and format != "csv":
-            raise Misuse(f"FileSink({path!r}): only CSV has a header, and this is {format}.")
-        if "://" in path:
-            raise Misuse(f"FileSink({path!r}): it needs a directory, on a file system that all workers share.")
-        self.path = path
+            raise Misuse(f"{where}: only CSV has a header, and this is {format}.")
+        self.path = local_path(path, where)
         self.format = format
         self.options: dict[str, str] = {**_DEFAULTS[format], **_COMMITTER}
         if compression is not None:
@@ -94,21 +97,26 @@ class FileSink(TransactionalSink):
         when = ", on snapshot" if self._delivery is Delivery.ON_SNAPSHOT else ""
         return f"files in {self.path} ({self.format}{when})"
 
+    def check_stage(self, stage: NodeId, output_mode: str) -> None:
+        if output_mode == "complete":
+            raise whole_results(
+                self, stage, "Use output_mode='append' or 'update', or 'update' and a DeltaSink with a key"
+            )
+
     def place(self) -> str:
         return os.path.normpath(self.path)
+
+    def place_in(self, base: Path) -> str:
+        return str(real_path(self.path, base))
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, context: SinkContext) -> None:
-        if context.output_mode == "complete":
-            raise Misuse(
-                f"Stage {context.stage!r} has output_mode 'complete', which replaces the whole result at each batch; "
-                f"{self.describe()} only grow.",
-                next="Use output_mode='append' or 'update', or a DeltaSink with a key.",
-            )
+        self.check_stage(context.stage, context.output_mode)
         self._context = context
         self._where = self._place(context)
         self._hidden = self._where / HIDDEN
+        claim(self._hidden, context, self.describe(), written=self._has_batches(context))
         try:
             for directory in (_PREPARED, _DRIVERS):
                 (self._hidden / directory).mkdir(parents=True, exist_ok=True)
@@ -245,7 +253,13 @@ class FileSink(TransactionalSink):
 
     def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
         what = f"{self.describe()} of stage {context.stage!r}"
-        return file_restore.outlook(self._place(context), what, position, context, fork=fork, again=again)
+        found = file_restore.outlook(self._place(context), what, position, context, fork=fork, again=again)
+        hidden, written = self._place(context) / HIDDEN, self._has_batches(context)
+        problem = found.problem or why_not_mine(hidden, context, self.describe(), written=written)
+        return replace(found, problem=problem)
+
+    def _has_batches(self, context: SinkContext) -> bool:
+        return any(timeline == context.timeline for timeline, _ in file_restore.shown(self._place(context)))
 
     def restore(self, position: Json, context: SinkContext, fate: SinkFate) -> None:
         where, was = self._place(context), file_restore.recorded(position)
@@ -263,7 +277,7 @@ class FileSink(TransactionalSink):
             raise self._failed("could not be restored", error) from error
 
     def _place(self, context: SinkContext) -> Path:
-        return Path(os.path.normpath(Path(context.base, self.path).absolute()))
+        return real_path(self.path, context.base)
 
     def _failed(self, what: str, error: Exception) -> Failed:
         return Failed(

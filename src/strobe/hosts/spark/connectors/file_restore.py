@@ -92,7 +92,7 @@ class Was:
 
 def recorded(position: Json) -> Was | None:
     if isinstance(position, dict) and isinstance(position.get("path"), str) and "lineage" in position:
-        return Was(Path(os.path.normpath(position["path"])), Lineage.from_json(position["lineage"]))
+        return Was(Path(os.path.realpath(position["path"])), Lineage.from_json(position["lineage"]))
     return None
 
 

@@ -29,6 +29,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkOutlook,
     TransactionalSink,
     Unreachable,
+    whole_results,
 )
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
 from strobe.hosts.spark.connectors.kafka_client import KafkaCluster, TopicLimits, checked_settings
@@ -38,7 +39,7 @@ from strobe.hosts.spark.connectors.kafka_transactions import FIXED, Needs, Publi
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
-from strobe.model.ids import SnapshotId
+from strobe.model.ids import NodeId, SnapshotId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,6 +100,10 @@ class KafkaSink(TransactionalSink):
     def describe(self) -> str:
         topic = self.topic if self.topic is not None else f"from column {self.messages.topic_column}"
         return f"Kafka topic {topic} at {self.servers}"
+
+    def check_stage(self, stage: NodeId, output_mode: str) -> None:
+        if output_mode == "complete":
+            raise whole_results(self, stage, "Use output_mode='update'")
 
     # ── start and end ───────────────────────────────────────────────────────────────────────────────────────────────
 

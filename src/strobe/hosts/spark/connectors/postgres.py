@@ -32,6 +32,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkOutlook,
     TransactionalSink,
     Unreachable,
+    whole_results,
 )  # fmt: skip
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
 from strobe.hosts.spark.connectors.postgres_check import check_table
@@ -40,8 +41,8 @@ from strobe.hosts.spark.connectors.postgres_load import BATCH, Load, Outcome, Ve
 from strobe.hosts.spark.connectors.postgres_marks import Marks, known_owner, owner_of
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Fenced, Misuse, StrobeError
-from strobe.model.ids import SnapshotId
+from strobe.model.errors import Failed, Fenced, StrobeError
+from strobe.model.ids import NodeId, SnapshotId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +86,10 @@ class PostgresSink(TransactionalSink):
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
 
+    def check_stage(self, stage: NodeId, output_mode: str) -> None:
+        if output_mode == "complete":
+            raise whole_results(self, stage, "Use output_mode='update' with a key")
+
     @property
     def _what(self) -> str:
         return f"Table {self.table} of stage {self._context.stage!r}"
@@ -94,12 +99,7 @@ class PostgresSink(TransactionalSink):
     def open(self, context: SinkContext) -> None:
         self._context = context
         self._closed.clear()
-        if context.output_mode == "complete":
-            raise Misuse(
-                f"Stage {context.stage!r} has output_mode 'complete', which replaces the whole table at each batch; "
-                f"{self.describe()} takes rows.",
-                next="Use output_mode='update' with a key.",
-            )
+        self.check_stage(context.stage, context.output_mode)
         with self._session() as connection:
             self._table: Table = check_table(connection, self, context)
             self._marks = Marks(self.dsn, self._table.schema, self._table.name, context, owner_of(context))

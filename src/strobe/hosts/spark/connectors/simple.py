@@ -6,7 +6,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from strobe.hosts.spark.channel_entries import fsync
@@ -61,13 +61,15 @@ class _Memory:
     lock: threading.RLock = field(default_factory=threading.RLock)
     staged: dict[tuple[int, int], _Rows] = field(default_factory=dict)
     visible: dict[tuple[int, int], _Rows] = field(default_factory=dict)
+    whole: bool = False  # each batch is the whole result, in place of the one before
 
 
 _memories: Final[dict[str, _Memory]] = {}
 
 
 class MemorySink(TransactionalSink):
-    """Keeps the rows in this process: `sink.rows()` are those that are visible, in the order of batches.
+    """Keeps the rows in this process: `sink.rows()` are those that are visible, in the order of batches; of a stage
+    with `output_mode="complete"`, those of the newest batch.
 
     With a name, every sink of that name in this process has the same rows. They end with the process: a job that goes
     on in another one has only what comes there. For trying out, and for tests.
@@ -87,7 +89,9 @@ class MemorySink(TransactionalSink):
     def rows(self) -> list[dict[str, Any]]:
         """The rows that are visible now."""
         with self._memory.lock:
-            return [dict(row) for _, rows in sorted(self._memory.visible.items()) for row in rows]
+            batches = sorted(self._memory.visible.items())
+            shown = batches[-1:] if self._memory.whole else batches
+            return [dict(row) for _, rows in shown for row in rows]
 
     def clear(self) -> None:
         """Forget everything, as if it had just been made."""
@@ -97,6 +101,7 @@ class MemorySink(TransactionalSink):
 
     def open(self, context: SinkContext) -> None:
         self._timeline = int(context.timeline)
+        self._memory.whole = context.output_mode == "complete"
         self._newest = max(
             (b for t, b in (*self._memory.staged, *self._memory.visible) if t == self._timeline), default=-1
         )
@@ -212,7 +217,7 @@ class ForeachBatchSink(TransactionalSink):
 
         context = self._context
         if part.through > self._had():
-            rows = self._staging.frame(SparkSession.builder.getOrCreate(), part)
+            rows = self._staging.frame(SparkSession.builder.getOrCreate(), self._told(part))
             self._call(rows, BatchInfo(context.job, context.name, part.timeline, part.through, part.snapshot))
             fresh = context.staging / f"{_HAD}.tmp"
             fresh.write_text(str(part.through))
@@ -220,6 +225,10 @@ class ForeachBatchSink(TransactionalSink):
             os.rename(fresh, context.staging / _HAD)
             fsync(context.staging)
         self._staging.forget(part)
+
+    def _told(self, part: Part) -> Part:
+        """What the function gets of the part: of whole results the newest."""
+        return replace(part, after=part.through - 1) if self._context.output_mode == "complete" else part
 
     def _had(self) -> int:
         """The last batch of this timeline for which the function has returned; later ones it may have had too."""

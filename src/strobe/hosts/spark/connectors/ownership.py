@@ -1,0 +1,164 @@
+"""Whose a table or a directory is: two jobs never write one.
+
+A sink tells the batches that it has written from others by marks in the table, and a mark names a batch by its number:
+another job's batch of the same number would be taken for its own, and its rows would be lost. So whoever writes to a
+place notes there who it is, once, in a file that only one can make, and everybody else is refused before anything is
+written.
+
+A job is known by an *identity* that is made up when it first writes: a job of the same name in another home is another
+job, one whose home was moved is the same, and so is one that goes on after a restore. A copy of a home, while the
+original is still there, is another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from strobe.hosts.spark.channel_entries import fsync
+from strobe.hosts.spark.connectors.base import SinkContext
+from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+
+__all__ = ["OWNER", "Claim", "claim", "why_not_mine"]
+
+OWNER: Final = "owner.json"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What stands at the place: the job's identity and name, the stage that writes, and where the identity is kept."""
+
+    identity: str
+    job: str
+    stage: str
+    kept: str
+
+    @property
+    def home(self) -> str:
+        """The home directory, as far as it can be told from where the job keeps its identity."""
+        job = Path(self.kept).parent
+        return str(job.parent.parent if job.parent.name == "jobs" else job)
+
+    @property
+    def still_there(self) -> bool:
+        return _read_identity(Path(self.kept)) == self.identity
+
+
+def claim(place: Path, context: SinkContext, what: str, *, written: bool) -> None:
+    """Note in the directory `place` that the stage of `context` writes there; Misuse if somebody else does. `what` is
+    the sink in words. `written`: it has batches of the context's timeline, whoever wrote them."""
+    mine = Claim(_identity(context.identity_file), context.job, str(context.stage), _real(context.identity_file))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if _note(place, mine, replace=False):
+            return
+        problem = why_not_mine(place, context, what, written=written)
+        if problem is not None:
+            raise problem
+        if _read(place) != mine:
+            _note(place, mine, replace=True)
+    except OSError as error:
+        raise Failed(
+            f"{what} cannot be opened: whose it is cannot be noted in {place}: {error.strerror or error}.",
+            untouched="Nothing was written.",
+            next="Check that the directory can be written to and has room.",
+        ) from error
+
+
+def why_not_mine(place: Path, context: SinkContext, what: str, *, written: bool) -> StrobeError | None:
+    """Why the stage of `context` may not write there; None if it may. Touches nothing."""
+    found = _read(place)
+    if found is None:
+        return None
+    who = f"stage {found.stage!r} of job {found.job!r}"
+    mine = _read_identity(context.identity_file)
+    if found.identity != mine or found.job != context.job:
+        return _another_job(place, found, what, who)
+    kept = _real(context.identity_file)
+    if found.kept != kept and found.still_there and not os.path.samefile(found.kept, kept):
+        return _another_job(place, found, what, f"{who}, of which this is a copy,")
+    if found.stage != context.stage and written:
+        return Misuse(
+            f"{what} of stage {context.stage!r} was written by stage {found.stage!r} of this job: the batches of the "
+            "two would be taken for each other's.",
+            untouched="Nothing was written.",
+            next=f"Give the sink back to {found.stage!r}, or give {context.stage!r} another path.",
+        )
+    return None
+
+
+def _another_job(place: Path, found: Claim, what: str, who: str) -> Misuse:
+    if found.still_there:
+        next = "Give this sink another path, or run the job with another --base DIR, which moves every relative path."
+    else:
+        next = (
+            "That job is not there any more. To start from the beginning, delete or move away what is at "
+            f"{place.parent} too: its rows would come again. Or give this sink another path."
+        )
+    return Misuse(
+        f"{what} belongs to {who} in the home {found.home}: two jobs never write to one place.",
+        untouched="Nothing was written.",
+        next=next,
+    )
+
+
+def _identity(path: Path) -> str:
+    """Of this job; made when first asked for."""
+    found = _read_identity(path)
+    if found is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, uuid.uuid4().hex, replace=False)
+        found = _read_identity(path)
+        assert found is not None
+    return found
+
+
+def _read_identity(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _read(place: Path) -> Claim | None:
+    path = place / OWNER
+    try:
+        return Claim(**{name: str(value) for name, value in json.loads(path.read_bytes()).items()})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Damaged(
+            f"{path}, which says whose the table is, cannot be read: {error}.",
+            untouched="Nothing was written.",
+            next="Delete that file if no other job writes there.",
+        ) from error
+
+
+def _note(place: Path, claim: Claim, *, replace: bool) -> bool:
+    return _write(place / OWNER, json.dumps(asdict(claim), indent=1), replace=replace)
+
+
+def _write(path: Path, text: str, *, replace: bool) -> bool:
+    """Durably, as a whole. False if it is there and is not to be replaced."""
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        fresh.write_text(text)
+        fsync(fresh)
+        if replace:
+            os.replace(fresh, path)
+        else:
+            os.link(fresh, path)
+    except FileExistsError:
+        return False
+    finally:
+        fresh.unlink(missing_ok=True)
+    fsync(path.parent)
+    return True
+
+
+def _real(path: Path) -> str:
+    return os.path.realpath(path)

@@ -1,0 +1,36 @@
+"""Where a sink's path leads: one directory has one spelling here, whatever the user wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from strobe.model.errors import Misuse
+
+__all__ = ["local_path", "real_path"]
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def local_path(path: object, where: str) -> str:
+    """The path that a user has given to the sink `where`: a string, a `Path` or `file:` and a path."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or isinstance(os.fspath(path), bytes):
+        raise Misuse(f"{where}: {path!r} is not the path of a directory.")
+    text = str(os.fspath(path))
+    if not _SCHEME.match(text):
+        return text
+    url = urlsplit(text)
+    if url.scheme.lower() != "file" or url.netloc not in ("", "localhost") or not url.path.startswith("/"):
+        raise Misuse(
+            f"{where}: {text!r} is not the path of a directory.",
+            next="Give a directory on a file system that all workers share.",
+        )
+    return unquote(url.path)
+
+
+def real_path(path: str, base: Path) -> Path:
+    """The directory that `path` leads to if relative paths begin at `base`; links are followed."""
+    return Path(os.path.realpath(Path(base, path)))
