@@ -6,13 +6,17 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import strobe
 
 ROOT = Path(__file__).parents[1]
 LINES = 450
@@ -158,3 +162,21 @@ def test_every_benchmark_has_quick_settings() -> None:
     """`make bench` runs each file in bench/ with --quick; a name that begins with _ is shared code."""
     files = [path for path in (ROOT / "bench").glob("*.py") if not path.name.startswith("_")]
     assert not [path.name for path in files if "--quick" not in path.read_text(encoding="utf-8")]
+
+
+def test_a_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
+    """Also those that are no Python: the list of Kafka's libraries, the mark that there are types."""
+    wanted = {str(path.relative_to(ROOT / "src")) for path in tracked() if path.is_relative_to(ROOT / "src")}
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", "dist", "."]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        inside = set(archive.namelist())
+        metadata = archive.read(f"strobe-{strobe.__version__}.dist-info/METADATA").decode()
+    assert {"strobe/py.typed", "strobe/hosts/spark/connectors/kafka.lock"} <= wanted
+    assert wanted <= inside
+    extras = re.findall(r"^Provides-Extra: (.+)$", metadata, re.MULTILINE)
+    assert set(extras) == set(project()["project"]["optional-dependencies"])

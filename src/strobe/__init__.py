@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from strobe.model.extras import missing_extra
+
 if TYPE_CHECKING:
     from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
     from strobe.hosts.spark.connectors.base import (
@@ -74,4 +76,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'strobe' has no attribute {name!r}")
-    return getattr(import_module(f"strobe.hosts.spark.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"strobe.hosts.spark.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from error

@@ -14,7 +14,6 @@ from strobe.hosts.spark.control import call_job
 from strobe.hosts.spark.home import read_runtime
 from strobe.hosts.spark.listing import list_jobs, summarise
 from strobe.hosts.spark.metrics import progress_from_json, sink_from_json, stage_from_json
-from strobe.hosts.spark.restorable import why_not_restorable
 from strobe.hosts.spark.sink_ledger import read_ledgers
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
@@ -257,6 +256,11 @@ def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[
         manifest = store.load(snapshot)
     except StrobeError as error:
         return {"snapshot": snapshot, "damaged": error.what}
+    why = None
+    if manifest.host == "spark":
+        from strobe.hosts.spark.restorable import why_not_restorable  # reads Delta tables, which needs an extra
+
+        why = why_not_restorable(manifest, session.home)
     return {
         "snapshot": snapshot,
         "kind": manifest.kind.value,
@@ -268,7 +272,7 @@ def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[
         "bytes_new": manifest.bytes_new,
         "bytes_total": manifest.bytes_total,
         "rows_in_flight": manifest.rows_in_flight,
-        "not_restorable": why_not_restorable(manifest, session.home),
+        "not_restorable": why,
     }
 
 

@@ -21,6 +21,7 @@ import click
 from strobe import __version__
 from strobe.cli.output import print_error
 from strobe.model.errors import Misuse, StrobeError
+from strobe.model.extras import missing_extra
 
 __all__ = ["COMMANDS", "Lazy", "cli", "main"]
 
@@ -102,6 +103,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except StrobeError as error:
         print_error(error, error.exit_code, as_json=as_json)
         code = error.exit_code
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        print_error(missing, missing.exit_code, as_json=as_json)
+        code = missing.exit_code
     except BrokenPipeError:
         # Whoever read our output has gone: not our failure, and there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

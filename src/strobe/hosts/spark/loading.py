@@ -9,6 +9,7 @@ from pathlib import Path
 
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.model.errors import Misuse, StrobeError
+from strobe.model.extras import missing_extra
 
 __all__ = ["load_pipeline"]
 
@@ -51,13 +52,19 @@ def _pipelines(path: Path) -> dict[str, Pipeline]:
         spec.loader.exec_module(module)
     except StrobeError:
         raise
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or _unloadable(error, path) from error
     except (Exception, SystemExit) as error:
-        raise Misuse(
-            f"{path} cannot be loaded: {type(error).__name__}: {_words(error)}{_line(error, path)}.",
-            untouched="Nothing was started.",
-            next="Mend the file and run again.",
-        ) from error
+        raise _unloadable(error, path) from error
     return {n: p for n, p in vars(module).items() if isinstance(p, Pipeline)}
+
+
+def _unloadable(error: BaseException, path: Path) -> Misuse:
+    return Misuse(
+        f"{path} cannot be loaded: {type(error).__name__}: {_words(error)}{_line(error, path)}.",
+        untouched="Nothing was started.",
+        next="Mend the file and run again.",
+    )
 
 
 def _words(error: BaseException) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from strobe.hosts.spark.channel_log import LOG, ChannelLog
-from strobe.hosts.spark.connectors.delta_restore import recorded, why_unreachable
+from strobe.hosts.spark.connectors import delta_restore, file_restore
 from strobe.hosts.spark.restore_channels import why_not_held
+from strobe.model.cut import Json
 from strobe.model.errors import StrobeError
 from strobe.store.manifest import Manifest
 
@@ -34,8 +35,17 @@ def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
             return why.what
     for prepared in manifest.sinks.values():
         for item in prepared:
-            was = recorded(item.data)
-            problem = None if was is None else why_unreachable(*was)
-            if problem is not None:
-                return problem.what
+            why_not = _why_not_there(item.data)
+            if why_not is not None:
+                return why_not
     return None
+
+
+def _why_not_there(position: Json) -> str | None:
+    """A sink's place as it was at the snapshot, if it is one that Strobe can look at."""
+    table = delta_restore.recorded(position)
+    if table is not None:
+        problem = delta_restore.why_unreachable(*table)
+        return None if problem is None else problem.what
+    files = file_restore.recorded(position)
+    return f"The files in {files.path} are gone." if files is not None and not files.path.is_dir() else None

@@ -16,10 +16,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from strobe.hosts.spark import faults
-from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.savepoint_targets import SavepointTarget, check_room, check_target, take_target
 from strobe.model.cut import Json
@@ -31,6 +30,9 @@ from strobe.store.layout import SavepointLayout
 from strobe.store.manifest import BlobRef, ChannelRecord, Manifest
 from strobe.store.session import Session
 from strobe.store.snapshots import SnapshotStore
+
+if TYPE_CHECKING:
+    from strobe.hosts.spark.channel import ChannelWriter
 
 __all__ = ["Savepoint", "SnapshotStores"]
 

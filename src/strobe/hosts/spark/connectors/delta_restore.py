@@ -36,7 +36,10 @@ _CONSTRAINT: Final = "delta.constraints."
 
 def recorded(position: Json) -> tuple[Path, int] | None:
     """Where the table was at the snapshot, and the version that has what the snapshot made visible."""
-    if isinstance(position, dict) and isinstance(position.get("path"), str) and isinstance(position["version"], int):
+    # Positions of other sinks have a path, too, and anybody's may have a version: only this sink's has letters as well.
+    if not isinstance(position, dict) or "letters" not in position:
+        return None
+    if isinstance(position.get("path"), str) and isinstance(position.get("version"), int):
         path, version = Path(os.path.realpath(position["path"])), position["version"]
         app, through = position.get("app"), position.get("through")
         if isinstance(app, str) and isinstance(through, int):
