@@ -50,6 +50,22 @@ def test_whoever_knows_the_home_finds_checkpoints_that_are_elsewhere(tmp_path: P
         assert found.where == f"{place}/{LAYOUT.directory(SnapshotId(1))}".rstrip("/")
 
 
+def test_a_place_that_moved_along_with_its_home_is_found(tmp_path: Path) -> None:
+    made = take(writer(tmp_path / "project/.strobe", str(tmp_path / "project/chk")), 1, {"a": b"x"})
+    (tmp_path / "project").rename(tmp_path / "moved")
+    home = tmp_path / "moved/.strobe"
+    assert place_of(home, JOB) == str(tmp_path / "moved/chk")
+    assert checkpoints_of(home, JOB).load(SnapshotId(1)) == made
+    assert writer(home, str(tmp_path / "moved/chk")).list() == (1,)
+
+
+def test_a_place_that_stayed_when_its_home_moved_is_found(tmp_path: Path) -> None:
+    take(writer(tmp_path / "project/.strobe", str(tmp_path / "chk")), 1, {"a": b"x"})
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "project").rename(tmp_path / "deep/er/moved")
+    assert place_of(tmp_path / "deep/er/moved/.strobe", JOB) == str(tmp_path / "chk")
+
+
 def test_a_checkpoint_is_found_by_its_place_without_any_home(tmp_path: Path, place: str) -> None:
     made = take(writer(tmp_path / "home", place), 1, {"a": b"x"})
     found = locate(f"{place}/{LAYOUT.directory(SnapshotId(1))}", tmp_path / "nowhere")

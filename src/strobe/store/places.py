@@ -26,10 +26,19 @@ __all__ = ["checkpoints_of", "open_objects", "place_of", "settle"]
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What a home knows of a job's store: None is the home itself; `owner` is its name there."""
+    """What a home knows of a job's store: None is the home itself; `owner` is its name there. `home` is where the home
+    stood when this was noted."""
 
     store: str | None
     owner: str
+    home: str = ""
+
+    def place(self, home: Path) -> str | None:
+        """Where the store is now. One that moved along with its home is at the same place relative to it."""
+        if self.store is None or is_s3(self.store) or not self.home or self.home == str(home.absolute()):
+            return self.store
+        moved = os.path.normpath(home.absolute() / os.path.relpath(self.store, self.home))
+        return moved if os.path.isdir(moved) else self.store
 
 
 def open_objects(place: str | Path, *, on_point: OnPoint = no_point) -> ObjectStore:
@@ -44,7 +53,8 @@ def open_objects(place: str | Path, *, on_point: OnPoint = no_point) -> ObjectSt
 def place_of(home: Path, job: str) -> str:
     """The address of the store that holds the job's checkpoints."""
     note = _read(home, job)
-    return note.store if note is not None and note.store is not None else str(home.absolute())
+    place = None if note is None else note.place(home)
+    return str(home.absolute()) if place is None else place
 
 
 def checkpoints_of(home: Path, job: str) -> SnapshotStore:
@@ -70,8 +80,9 @@ def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_po
     if isinstance(objects, S3Store):
         objects.check(writable=True)
     _take(objects, layout, note.owner)
-    if note.store != place:
-        _write(local, layout, _Note(place, note.owner))
+    settled = _Note(place, note.owner, str(home.absolute()))
+    if note != settled:
+        _write(local, layout, settled)
     return objects
 
 
@@ -94,8 +105,8 @@ def _read(home: Path, job: str) -> _Note | None:
     local, key = FilesystemStore(home), JobLayout(job).store
     try:
         value = json.loads(local.get(key))
-        store, owner = value["store"], value["owner"]
-        if not (store is None or isinstance(store, str)) or not isinstance(owner, str):
+        store, owner, stood = value["store"], value["owner"], value.get("home", "")
+        if not (store is None or isinstance(store, str)) or not isinstance(owner, str) or not isinstance(stood, str):
             raise ValueError("a field has the wrong type")
     except Absent:
         return None
@@ -105,7 +116,7 @@ def _read(home: Path, job: str) -> _Note | None:
             untouched="Nothing was changed.",
             next="Put back a copy of it, or delete it if the checkpoints are in the home directory.",
         ) from error
-    return _Note(store, owner)
+    return _Note(store, owner, stood)
 
 
 def _write(local: FilesystemStore, layout: JobLayout, note: _Note) -> None:

@@ -19,6 +19,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from strobe.hosts.spark.moved import file_sources
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
@@ -42,8 +43,8 @@ class Difference:
 
 
 def describe_stage(result: DataFrame) -> dict[str, Json]:
-    """`operators` with what they keep, in the plan's order; `sources` in the order in which Spark numbers them; and
-    the `schema` of the output."""
+    """`operators` with what they keep, in the plan's order; `sources` in the order in which Spark numbers them; the
+    `schema` of the output; and the `directories` that it reads files from."""
     plan: Any = result._jdf.queryExecution().analyzed()
     operators: list[Json] = []
     sources: list[Json] = []
@@ -56,7 +57,10 @@ def describe_stage(result: DataFrame) -> dict[str, Json]:
             operator = _operator(node, kind, joins)
             if operator is not None:
                 operators.append(operator)
-    return {"operators": operators, "sources": sources, "schema": result.schema.simpleString()}
+    session: Any = result.sparkSession
+    files = file_sources(_nodes(plan), session._jvm, session._jsc.hadoopConfiguration())
+    schema = result.schema.simpleString()
+    return {"operators": operators, "sources": sources, "schema": schema, **({"directories": files} if files else {})}
 
 
 def operator_kinds(description: Json) -> list[str]:

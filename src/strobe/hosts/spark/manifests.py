@@ -170,4 +170,5 @@ class ManifestWriter(SnapshotWriter):
             channels=channels,
             sinks=sinks,
             writer=f"strobe {__version__}",
+            extra={"home": str(self._home.home)},
         )

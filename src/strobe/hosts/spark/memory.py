@@ -46,6 +46,7 @@ class JobMemory:
     restoring: Intent | None = None
     pinned: tuple[SnapshotId, ...] = ()
     stages: Mapping[NodeId, Json] = field(default_factory=dict)
+    home: str = ""  # where the home stood when the job last ran
 
 
 NEW = JobMemory(Incarnation(0), Timeline(1), SnapshotId(0), 0)
@@ -66,4 +67,5 @@ def memory_from_json(value: Mapping[str, Any]) -> JobMemory:
         None if intent is None else Intent(**intent),
         tuple(SnapshotId(int(s)) for s in value.get("pinned", ())),
         {NodeId(u): description for u, description in value.get("stages", {}).items()},
+        str(value.get("home", "")),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from strobe.hosts.spark.channel_log import LOG, ChannelLog
 from strobe.hosts.spark.connectors import delta_restore, file_restore
+from strobe.hosts.spark.moved import Homes, relocate_position
 from strobe.hosts.spark.restore_channels import why_not_held
 from strobe.model.cut import Json
 from strobe.model.errors import StrobeError
@@ -33,9 +34,10 @@ def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
             why = error
         if why is not None:
             return why.what
+    homes = Homes.of(manifest.extra.get("home"), home)
     for prepared in manifest.sinks.values():
         for item in prepared:
-            why_not = _why_not_there(item.data)
+            why_not = _why_not_there(relocate_position(item.data, homes))
             if why_not is not None:
                 return why_not
     return None

@@ -29,6 +29,7 @@ from strobe.hosts.spark.assemble import DraftStage, sink_contexts
 from strobe.hosts.spark.channel_log import ChannelLog
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.memory import Intent
+from strobe.hosts.spark.moved import rewrite_source_logs
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.rescale import repartition
 from strobe.hosts.spark.restore_channels import Renumbering, lay_content_aside, restore_channel, sweep_aside
@@ -175,6 +176,7 @@ class _Restore:
             if self.plan.how is not How.ROLLBACK:
                 mark_offsets(place)
             relocate_state(place)
+            rewrite_source_logs(place, stage.moved)
             _forget_later_schemas(place, stage)
             if stage.partitions is not None:
                 repartition(self.spark, place, stage.uid, *stage.partitions)

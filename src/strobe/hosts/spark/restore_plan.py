@@ -82,6 +82,7 @@ class StagePlan:
     starts: Mapping[NodeId, int] = field(default_factory=dict)
     earliest: bool = False
     sources: tuple[NodeId, ...] | None = None  # the channels in its plan's order, if that has changed
+    moved: Mapping[str, str] = field(default_factory=dict)  # directories that it reads, by old and new path
 
     @property
     def bytes(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from strobe.hosts.spark.assemble import DraftStage, sink_contexts
 from strobe.hosts.spark.evolve import changed_state, compare_stages, rearranged
 from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.moved import Homes, find_moved, relocate_position
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.rescale import refusal, wanted_partitions
 from strobe.hosts.spark.restore_channels import plan_channel
@@ -72,9 +73,10 @@ def plan_restore(
     findings = _Findings()
     how = _how(pipeline, home, found, manifest, findings)
     _check_snapshot(found, manifest, findings)
-    stages = tuple(_stages(pipeline, manifest, options, descriptions, findings))
+    homes = _homes(home, found, manifest, how)
+    stages = tuple(_stages(pipeline, found, homes, options, descriptions, findings))
     channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
-    sinks = tuple(_sinks(pipeline, drafts, home, base, manifest, how, options, findings))
+    sinks = tuple(_sinks(pipeline, drafts, home, base, manifest, how, homes, options, findings))
     _check_claim(found, manifest, options, how, findings)
     plan = RestorePlan(
         snapshot=manifest.snapshot,
@@ -137,6 +139,14 @@ def _how(pipeline: Pipeline, home: JobHome, found: Located, manifest: Manifest, 
     return How.FORK
 
 
+def _homes(home: JobHome, found: Located, manifest: Manifest, how: How) -> Homes:
+    """Where the home of the snapshot's job stood, and where it is now, if that is known."""
+    now = found.home
+    if now is None and (how is not How.FORK or Path(found.where).absolute().is_relative_to(home.home)):
+        now = home.home
+    return Homes.of(manifest.extra.get("home"), now)
+
+
 def _check_snapshot(found: Located, manifest: Manifest, findings: _Findings) -> None:
     for violation in check_manifest(manifest)[:1]:
         findings.problems.append(
@@ -191,11 +201,13 @@ def _room(plan: RestorePlan, home: JobHome) -> Failed | None:
 
 def _stages(
     pipeline: Pipeline,
-    manifest: Manifest,
+    found: Located,
+    homes: Homes,
     options: RestoreOptions,
     descriptions: Mapping[NodeId, Json],
     findings: _Findings,
 ) -> Iterator[StagePlan]:
+    manifest = found.load()
     for uid in pipeline.order():
         spec, record = pipeline.stages[uid], manifest.nodes.get(uid)
         if record is None:
@@ -213,7 +225,8 @@ def _stages(
                 for read, at in _starts_of_new(pipeline, uid, manifest).items()
                 if sources is not None and ChannelId(read) not in record.inputs
             }
-            yield StagePlan(uid, StageAction.RESTORED, record, change, fresh, spec.start == "earliest", sources)
+            moved = _moved(uid, found, record, descriptions[uid], homes, findings)
+            yield StagePlan(uid, StageAction.RESTORED, record, change, fresh, spec.start == "earliest", sources, moved)
     for uid, record in manifest.nodes.items():
         if uid not in pipeline.stages:
             yield StagePlan(uid, StageAction.DROPPED, record)
@@ -227,6 +240,22 @@ def _check_state(uid: NodeId, record: NodeRecord, now: Json, findings: _Findings
     if problem is not None:
         findings.problems.append(problem)
     findings.warnings += [f"{uid}: {d.sentence}; its state goes on as it is." for d in differences if not d.harmful]
+
+
+def _moved(
+    uid: NodeId, found: Located, record: NodeRecord, now: Json, homes: Homes, findings: _Findings
+) -> Mapping[str, str]:
+    def logs() -> list[str]:
+        store = found.store
+        names = [path for path in record.files if path.startswith("sources/")]
+        blobs = [store.objects.get(store.layout.blob(record.files[name].sha256)) for name in names]
+        return [blob.decode("utf-8", errors="replace") for blob in blobs]
+
+    after = now.get("directories") if isinstance(now, dict) else None
+    moved, problem = find_moved(uid, record.extra.get("directories"), after, homes, logs, warnings=findings.warnings)
+    if problem is not None:
+        findings.problems.append(problem)
+    return moved
 
 
 def _rescaled(
@@ -293,6 +322,7 @@ def _sinks(
     base: Path,
     manifest: Manifest,
     how: How,
+    homes: Homes,
     options: RestoreOptions,
     findings: _Findings,
 ) -> Iterator[SinkStep]:
@@ -301,7 +331,7 @@ def _sinks(
     for draft in drafts:
         known = _positions(manifest, draft.spec.uid)
         for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
-            position = known.get(context.name)
+            position = relocate_position(known.get(context.name), homes, fork=fork)
             told = replace(context, named=named_parts(manifest, context.name))
             outlook = sink.outlook(position, told, fork=fork, again=again)
             parts = PartsOutlook()

@@ -18,12 +18,19 @@ from strobe.hosts.spark.assemble import AssembledStage, DraftStage, open_stages
 from strobe.hosts.spark.channel_log import LOG, ChannelLog
 from strobe.hosts.spark.evolve import changed_state, compare_stages, describe_stage, rearranged
 from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.moved import Homes, find_moved, rewrite_source_logs, source_logs
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.rescale import rescale_stages
 from strobe.hosts.spark.restore import restore_job, sweep_leftovers
 from strobe.hosts.spark.restore_channels import restore_channel
 from strobe.hosts.spark.restore_plan import ChannelAction, ChannelPlan, RestoreOptions
-from strobe.hosts.spark.stage_files import adopt_checkpoints, note_starts, stage_checkpoint, start_positions
+from strobe.hosts.spark.stage_files import (
+    adopt_checkpoints,
+    note_starts,
+    relocate_state,
+    stage_checkpoint,
+    start_positions,
+)
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.ids import ChannelId, NodeId
@@ -52,16 +59,21 @@ def bring_up(
     sweep_leftovers(home)
     descriptions = {d.spec.uid: describe_stage(d.result) for d in drafts}
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
+    moved: dict[NodeId, dict[str, str]] = {}
     options = _with_newest(pipeline, home, options)
     if options.snapshot is not None or home.memory.restoring is not None:
         restore_job(pipeline, drafts, descriptions, home, base, spark, options)
     else:
         sources = _check_file(pipeline, home, descriptions)
+        moved = _moved(pipeline, home, descriptions)
         _add_stages(pipeline, drafts, home)
     stages = open_stages(pipeline, drafts, home, base)
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
+    for uid, roots in moved.items():
+        rewrite_source_logs(stage_checkpoint(home, uid), roots)
+        relocate_state(stage_checkpoint(home, uid))
     rescale_stages(pipeline, home, spark, options, descriptions, sources)
-    home.remember(stages=descriptions)
+    home.remember(stages=descriptions, home=str(home.home))
     return Ready(stages, descriptions)
 
 
@@ -104,6 +116,29 @@ def _check_file(
         sources = rearranged(before, descriptions[uid])
         if sources is not None:
             found[uid] = sources
+    return found
+
+
+def _moved(
+    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]]
+) -> dict[NodeId, dict[str, str]]:
+    """The stages whose checkpoints name files by paths that are not theirs any more: of the directories that they read,
+    by old and new path, and, if the home itself has moved, of their own."""
+    homes = Homes.of(home.memory.home, home.home)
+    found: dict[NodeId, dict[str, str]] = {}
+    warnings: list[str] = []
+    for uid in pipeline.stages:
+        before, checkpoint = home.memory.stages.get(uid), stage_checkpoint(home, uid)
+        if not isinstance(before, Mapping) or spark_checkpoint.last_logged(checkpoint) is None:
+            continue
+        files, now = before.get("directories"), descriptions[uid].get("directories")
+        moved, problem = find_moved(uid, files, now, homes, lambda at=checkpoint: source_logs(at), warnings=warnings)
+        if problem is not None:
+            raise problem
+        if moved or homes.moved:
+            found[uid] = moved
+    for warning in warnings:
+        _log.warning("%s", warning)
     return found
 
 
