@@ -496,9 +496,12 @@ def test_sync_of_a_file_that_is_gone_fails_unless_it_was_trimmed(open_writer: Op
     writer.trim(first.version)
     (path / first.files[0].path).unlink()
     assert writer.sync(first.version) == 0
-    (path / second.files[0].path).unlink()
-    with pytest.raises(Failed, match=f"could not be made durable up to version {second.version}"):
+    gone = path / second.files[0].path
+    gone.unlink()
+    with pytest.raises(Damaged) as damaged:
         writer.sync(second.version)
+    assert f"Channel postings has lost a file: {gone} was deleted" in damaged.value.what
+    assert "room" not in str(damaged.value)
 
 
 def test_a_torn_log_entry_is_reported_as_damage(open_writer: Open, path: Path) -> None:

@@ -17,6 +17,7 @@ import strobe
 from strobe.hosts.spark import stage as stage_module
 from strobe.hosts.spark.coordinator_host import Progress
 from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.listing import summarise
 from strobe.hosts.spark.manifests import ManifestWriter
 from strobe.hosts.spark.spark_checkpoint import last_committed
 from strobe.hosts.spark.stage_files import stage_checkpoint
@@ -155,6 +156,29 @@ def test_checkpoints_that_take_too_long_are_counted_and_the_job_goes_on_up_to_th
     job.stop()
     assert sorted(door.through) == list(range(40))
     check_checkpoints(job)
+
+
+def test_a_job_that_waits_for_a_batch_at_its_end_is_canceling_for_everybody(start: Start, door: Door) -> None:
+    job = start()
+    door.shut()
+    feed(job, 2)
+    assert door.knocked.wait(60)
+    cancels = [threading.Thread(target=job.cancel)]
+    cancels[0].start()
+    eventually(lambda: job.status().state == "canceling", "the first has begun")
+    eventually(lambda: summarise(job.home.home, "doors").state == "canceling", "it is said to others")
+    cancels.append(threading.Thread(target=job.cancel))  # somebody is impatient: the same end is waited for
+    cancels[1].start()
+    cancels[1].join(0.5)
+    assert cancels[1].is_alive()
+    with pytest.raises(Failed, match="Job 'doors' is canceled"):
+        job.checkpoint()
+    door.open.set()
+    for cancel in cancels:
+        cancel.join()
+    assert job.status().state == summarise(job.home.home, "doors").state == "canceled"
+    with pytest.raises(Failed, match="Job 'doors' is canceled"):
+        job.cancel()
 
 
 def test_more_failures_than_tolerated_fail_the_job_even_while_a_stage_hangs(

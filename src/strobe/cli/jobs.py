@@ -209,11 +209,19 @@ def stop_command(job: str, directory: str | None, drain: bool, session: Session)
 def cancel_command(job: str, retention: str | None, session: Session) -> None:
     """End a job. Its checkpoints are kept unless the pipeline, or an option, says otherwise."""
     _check_live(session, job)
-    answer = call_job(session.home, job, "POST", "/v1/cancel", {"retention": retention}, timeout=None)
+
+    def waiting() -> None:
+        if not session.json:
+            session.say(
+                "waiting for the batches that run; one that does not end within 30 s is given up, and run again"
+            )
+
+    body = {"retention": retention}
+    answer = call_job(session.home, job, "POST", "/v1/cancel", body, timeout=None, waiting=waiting)
     if session.json:
         session.answer(answer)
     else:
-        session.say(f"{job} is canceled.")
+        session.say(f"{job} is {answer['state']}.")
         _show_doubt(session, job)
 
 

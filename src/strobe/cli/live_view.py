@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -129,7 +130,8 @@ class _View(ABC):
     def _run(self) -> None:
         count = 0
         while not self._done.wait(_REFRESH):
-            self.refresh(self._job.status(), count)
+            with contextlib.suppress(OSError):  # a full disk under its output, or nobody who reads it: the job goes on
+                self.refresh(self._job.status(), count)
             count += 1
 
     @abstractmethod

@@ -9,6 +9,7 @@ for help must not wait for Spark.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import click
 
 from strobe import __version__
 from strobe.cli.output import print_error
-from strobe.model.errors import Misuse, StrobeError
+from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.extras import missing_extra
 
 __all__ = ["COMMANDS", "Lazy", "cli", "main"]
@@ -111,9 +112,27 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         code = missing.exit_code
     except BrokenPipeError:
         # Whoever read our output has gone: not our failure, and there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _no_more_output()
         code = 141
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _no_more_output()
+        where = "" if error.filename is None else f" in {error.filename}"
+        print_error(_full(where), 1, as_json=False)
+        code = 1
     sys.exit(code)
+
+
+def _no_more_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _full(where: str) -> Failed:
+    return Failed(
+        f"There is no room left on the disk{where}: what was to be written could not be.",
+        next="Make room there, and try again.",
+    )
 
 
 def _misuse(error: click.ClickException) -> Misuse:

@@ -236,3 +236,7 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # it flushes, once more
+            super().close()

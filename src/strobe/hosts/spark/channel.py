@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 from strobe.hosts.spark.channel_entries import Entry, LogCheckpoints, add, fsync, millis, remove
 from strobe.hosts.spark.channel_log import LOG, ChannelLog, Commit, DataFile, entry_name
 from strobe.hosts.spark.channel_schema import channel_schema
-from strobe.model.errors import Failed, Fenced, Misuse
+from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
 __all__ = ["ASIDE", "DATA", "PROPERTIES", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
@@ -230,9 +230,17 @@ class ChannelWriter:
                     self._sync_unless_trimmed(version, path)
                 for path in sorted(names):
                     fsync(path)
+            except FileNotFoundError as e:
+                raise Damaged(
+                    f"Channel {self.path.name} has lost a file: {e.filename} was deleted, and no snapshot can be "
+                    "complete without it.",
+                    untouched="What the job's stages have done is as it was.",
+                    next="Put the file back, or restore the job from a snapshot.",
+                ) from e
             except OSError as e:
                 raise Failed(
-                    f"Channel {self.path.name} could not be made durable up to version {upto}: {e.strerror or e}.",
+                    f"Channel {self.path.name} could not be made durable up to version {upto}: "
+                    f"{e.filename or self.path}: {e.strerror or e}.",
                     untouched="The channel is intact and in use.",
                     next="Make room on the disk, or check it; the next checkpoint tries again.",
                 ) from e

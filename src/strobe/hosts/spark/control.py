@@ -5,20 +5,28 @@ What can be asked is `api.OPERATIONS`; docs/reference/control-api.md describes i
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
 from strobe.hosts.spark.api import Action, BadRequest
 from strobe.hosts.spark.home import read_runtime
+from strobe.hosts.spark.silence import silence
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.layout import JobLayout
 
 __all__ = ["call_job", "control_server"]
 
 _log = logging.getLogger("strobe.control")
+_LOOK: Final = 0.5  # seconds between two looks at the driver's heartbeat, while its answer is waited for
+_LOOKS_BEFORE_WORD: Final = 6
 
 
 def control_server(token_file: Path, actions: dict[tuple[str, str], Action]) -> LoopbackServer:
@@ -37,9 +45,17 @@ def control_server(token_file: Path, actions: dict[tuple[str, str], Action]) -> 
 
 
 def call_job(
-    home: Path, job: str, method: str, path: str, body: dict[str, Any] | None = None, *, timeout: float | None = 10.0
+    home: Path,
+    job: str,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    *,
+    timeout: float | None = 10.0,
+    waiting: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Ask a running job something, from another process."""
+    """Ask a running job something, from another process. A driver that gives no sign of life is not waited for.
+    `waiting` is called once, if the answer takes a while."""
     runtime = read_runtime(home, job)
     if runtime is None:
         raise Misuse(f"There is no job {job!r} in {home}.", next="`strobe list` shows the jobs; --home says where.")
@@ -49,7 +65,36 @@ def call_job(
             untouched="Nothing was changed.",
             next=f"Ask again when it runs: `strobe status {job}`.",
         )
-    return request(
-        runtime["port"], home / JobLayout(job).token, method, path, body, timeout=timeout, who=f"job {job!r}",
-        gone=f"If its process {runtime.get('pid', '?')} is gone, `strobe run` resumes it.",
-    )  # fmt: skip
+    quiet = silence(home, job)
+    if quiet is not None:
+        raise quiet.error(asked=False)
+
+    def ask() -> dict[str, Any]:
+        return request(
+            runtime["port"], home / JobLayout(job).token, method, path, body, timeout=timeout, who=f"job {job!r}",
+            gone=f"If its process {runtime.get('pid', '?')} is gone, `strobe run` resumes it.",
+        )  # fmt: skip
+
+    return _watched(ask, home, job, waiting)
+
+
+def _watched(ask: Callable[[], dict[str, Any]], home: Path, job: str, waiting: Callable[[], None]) -> dict[str, Any]:
+    """The answer, unless the driver falls silent before it comes."""
+    answer: Future[dict[str, Any]] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="asking", daemon=True).start()
+    for look in itertools.count(1):
+        with contextlib.suppress(TimeoutError):
+            return answer.result(_LOOK)
+        quiet = silence(home, job)
+        if quiet is not None:
+            raise quiet.error(asked=True)
+        if look == _LOOKS_BEFORE_WORD:
+            waiting()
+    raise AssertionError

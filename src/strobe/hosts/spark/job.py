@@ -8,7 +8,6 @@ not used again.
 
 from __future__ import annotations
 
-import enum
 import logging
 import os
 import sys
@@ -16,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -33,19 +33,21 @@ from strobe.hosts.spark.drain import Drain
 from strobe.hosts.spark.gate import Gate
 from strobe.hosts.spark.home import JobHome, host_name
 from strobe.hosts.spark.java import find_java
+from strobe.hosts.spark.job_state import JobState
 from strobe.hosts.spark.manifests import ManifestWriter
 from strobe.hosts.spark.messages import ToAgent
-from strobe.hosts.spark.metrics import JobStatus, StageStatus
+from strobe.hosts.spark.metrics import JobStatus
 from strobe.hosts.spark.orders import Orders
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.rescale import check_partitions, wanted_partitions
 from strobe.hosts.spark.restore_plan import RestoreOptions
 from strobe.hosts.spark.resume import bring_up
 from strobe.hosts.spark.savepoints import SnapshotStores
-from strobe.hosts.spark.session import check_settings, spark_session, stop_session
+from strobe.hosts.spark.session import SparkEnded, check_settings, spark_session, stop_session
 from strobe.hosts.spark.sink_start import explain_doubt, sink_works
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.hosts.spark.stage_files import stage_checkpoint, start_positions
+from strobe.hosts.spark.stage_status import stage_status
 from strobe.hosts.spark.uploads import PartUploads
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
@@ -66,19 +68,6 @@ _GOODBYE = 2.0  # seconds for the last answers of the control API
 
 def default_home() -> str:
     return os.environ.get("STROBE_HOME") or ".strobe"
-
-
-class JobState(enum.Enum):
-    STARTING = "starting"
-    RUNNING = "running"
-    FINISHED = "finished"  # every source has ended, and everything is processed
-    FAILED = "failed"
-    CANCELED = "canceled"
-    STOPPED = "stopped"
-
-    @property
-    def over(self) -> bool:
-        return self not in (JobState.STARTING, JobState.RUNNING)
 
 
 def start_job(
@@ -247,7 +236,7 @@ class Job:
             restart=self.pipeline.restart,
             post=self._coordinator.post,
             newest=lambda: self._coordinator.newest,
-            on_failed=lambda runner, why: self._fail(f"stage {runner.spec.uid!r} failed for good: {why}", started=True),
+            on_failed=self._stage_failed,
             on_fenced=self._fenced,
             has_batch=lambda sink, n: any(w.sink is sink and n <= w.boundary for w in self._sinks.get(spec.uid, ())),
         )
@@ -281,8 +270,17 @@ class Job:
         """End the job. What it has done stays; its checkpoints are kept ("retain") or not ("delete"), by default as the
         pipeline's `retention_on_cancel` says. Savepoints always stay."""
         keep = RetentionOnCancel.of(retention or self.pipeline.checkpoint.retention_on_cancel)
-        self._check_running()
-        self._finish(JobState.CANCELED, delete=keep is RetentionOnCancel.DELETE)
+        if self._over.is_set() or not self.state.over:
+            self._check_running()
+            self._finish(JobState.CANCELED, delete=keep is RetentionOnCancel.DELETE)
+            return
+        self._over.wait()  # somebody else has ended it
+        if retention == RetentionOnCancel.DELETE.value and self.store.list():
+            raise Failed(
+                f"Job {self.name!r} was {self.state.value} already, before its checkpoints were to be deleted.",
+                untouched="They are still there.",
+                next=f"`strobe dispose {self.name}/ID` deletes one.",
+            )
 
     def stop(self) -> None:
         """End the job between batches, keeping everything; the same run resumes it."""
@@ -297,36 +295,19 @@ class Job:
         history = self._coordinator.history
         return JobStatus(
             job=self.name,
-            state=self.state.value,
+            state=self.state.shown(ended=self._over.is_set()),
             pid=os.getpid(),
             incarnation=self.home.memory.incarnation,
             timeline=self.home.memory.timeline,
             started=self.started,
             seconds=round(time.monotonic() - self._began, 3),
-            stages=tuple(self._stage_status(r) for r in self._runners.values()),
+            stages=tuple(stage_status(r) for r in self._runners.values()),
             completed=self._coordinator.completed,
             failed=self._coordinator.failed,
             failures_in_a_row=self._coordinator.failures_in_a_row,
             checkpoints=history,
             error=self.error,
             sinks=self._commits.status(),
-        )
-
-    def _stage_status(self, runner: StageRunner) -> StageStatus:
-        progress = runner.progress
-        return StageStatus(
-            uid=runner.spec.uid,
-            state=runner.state.value,
-            batch=runner.agent.batch,
-            rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
-            rows_in=int(progress.get("numInputRows") or 0),
-            rows_out=runner.rows_out,
-            lag_rows=runner.agent.lag()[0],
-            batch_ms=float((progress.get("durationMs") or {}).get("triggerExecution") or 0.0),
-            state_rows=runner.state_rows(),
-            restarts=runner.restarts,
-            error=runner.trouble or next((sink.trouble for sink in runner.spec.sinks if sink.trouble), ""),
-            dead_letters=sum(sink.rejected for sink in runner.spec.sinks),
         )
 
     def _over_as(self) -> str | None:
@@ -361,6 +342,12 @@ class Job:
         threading.Thread(
             target=self._finish, args=(JobState.FAILED, reason), kwargs={"started": started}, name="fail", daemon=True
         ).start()
+
+    def _stage_failed(self, runner: StageRunner, why: str) -> None:
+        ended = runner.failure if isinstance(runner.failure, SparkEnded) else None  # which is no fault of the stage
+        self._fail(
+            ended.what if ended is not None else f"stage {runner.spec.uid!r} failed for good: {why}", started=True
+        )
 
     def _fenced(self, reason: str) -> None:
         """Another driver has taken over: end at once, touch nothing."""
@@ -407,6 +394,7 @@ class Job:
             if reason and not said:
                 _log.error("job %s failed: %s", self.name, reason)
             try:
+                self._publish(state=state.shown(ended=False))
                 self._shut_down()
                 for snapshot in self.store.list() if delete else ():
                     if snapshot not in self._commits.unsettled:
@@ -439,11 +427,14 @@ class Job:
         if self._spark is not None and self._given is None:
             stop_session(self._spark)
 
-    def _end(self, state: JobState, reason: str) -> None:
+    def _publish(self, **facts: Any) -> None:
         try:
-            self.home.publish(state=state.value, error=reason, ended=utc_now(), port=None)
+            self.home.publish(**facts)
         except Failed as error:
-            _log.warning("how job %s has ended could not be noted: %s", self.name, error)
+            _log.warning("how job %s ends could not be noted: %s", self.name, error)
+
+    def _end(self, state: JobState, reason: str) -> None:
+        self._publish(state=state.value, error=reason, ended=utc_now(), port=None)
         self.home.release()
         self._over.set()
         if hasattr(self, "_control"):

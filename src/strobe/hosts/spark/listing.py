@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strobe.hosts.spark.home import read_runtime
+from strobe.hosts.spark.job_state import UNFINISHED
+from strobe.hosts.spark.silence import silence
 from strobe.model.errors import StrobeError
 from strobe.store.holding import is_held
 from strobe.store.locate import jobs_in
@@ -16,7 +18,8 @@ __all__ = ["JobSummary", "list_jobs", "summarise"]
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """`state` is the last that its driver said of itself, or "dead" for one that was killed and could not say so.
+    """`state` is the last that its driver said of itself, or "dead" for one that was killed and could not say so, and
+    "suspended" or "silent" for one that holds the job and does not answer.
     `checkpoints` is None if their store cannot be asked now: that is not the same as having none."""
 
     job: str
@@ -40,7 +43,10 @@ def summarise(home: Path, job: str) -> JobSummary:
         runtime = {"error": error.what}
     live = is_held(home, job)
     state = str(runtime.get("state", "unknown"))
-    if not live and state in ("starting", "running"):
+    quiet = silence(home, job) if live else None
+    if quiet is not None:
+        state = quiet.state
+    elif not live and state in UNFINISHED:
         state = "dead"
     return JobSummary(
         job=job,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -132,7 +133,7 @@ def _moved(
         if not isinstance(before, Mapping) or spark_checkpoint.last_logged(checkpoint) is None:
             continue
         files, now = before.get("directories"), descriptions[uid].get("directories")
-        moved, problem = find_moved(uid, files, now, homes, lambda at=checkpoint: source_logs(at), warnings=warnings)
+        moved, problem = find_moved(uid, files, now, homes, partial(source_logs, checkpoint), warnings=warnings)
         if problem is not None:
             raise problem
         if moved or homes.moved:

@@ -26,6 +26,7 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,7 +146,10 @@ def spark_ended(error: BaseException | None = None) -> SparkEnded | None:
     if code is None:
         return None
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return SparkEnded(f"Spark's JVM {how}.", untouched="Nothing is lost.", next="Run the job again: it resumes.")
+    memory = " If nobody killed it, the machine ran out of memory." if code == -signal.SIGKILL else ""
+    return SparkEnded(
+        f"Spark's JVM {how}.", untouched="Nothing is lost.", next=f"Run the job again: it resumes.{memory}"
+    )
 
 
 def stop_session(session: SparkSession) -> None:
