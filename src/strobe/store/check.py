@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.model.ids import SnapshotId
@@ -19,6 +20,9 @@ from strobe.store.layout import SnapshotLayout
 from strobe.store.manifest import BlobRef, Manifest
 
 __all__ = ["Fault", "Problem", "owner", "read_blob", "read_manifest", "verify_snapshot"]
+
+
+LARGEST_MANIFEST: Final = 256 << 20  # a file takes about 150 bytes of it; beyond this somebody else wrote it
 
 
 class Fault(Enum):
@@ -56,6 +60,13 @@ def read_manifest(objects: ObjectStore, key: str, snapshot: SnapshotId | None = 
     """The manifest at `key`; `Absent`, `Damaged`, or `Misuse` for a newer format. It must be that of `snapshot` and
     `job` where these are given: a manifest in another's place is damage too."""
     where = objects.describe(key)
+    size = objects.size(key)
+    if size is not None and size > LARGEST_MANIFEST:
+        raise Damaged(
+            f"The manifest {where} has {size:,} bytes; no manifest has more than {LARGEST_MANIFEST:,}.",
+            untouched="Nothing was changed, and it was not read.",
+            next="Restore another snapshot.",
+        )
     manifest = decode(objects.get(key), f"The manifest {where}")
     for what, is_, should in (("snapshot", manifest.snapshot, snapshot), ("job", manifest.job, job)):
         if should and is_ != should:
@@ -71,14 +82,14 @@ def read_blob(objects: ObjectStore, key: str, ref: BlobRef, what: str, sink: Cal
     """Hands the blob's bytes to `sink`, chunk by chunk, and raises `Damaged` at the end if they were not the right
     ones: `sink` must not make them count before this returns. `what` names them in the message."""
     try:
-        sha256, size = _hash(objects, key, sink)
+        sha256, size = _hash(objects, key, ref.size, sink)
     except Absent:
         raise Damaged(
             f"{what} is missing: there is no {objects.describe(key)}.",
             untouched="Nothing was changed.",
             next="Restore another snapshot, or put back a copy of the file.",
         ) from None
-    if BlobRef(sha256, size) != ref:
+    if (sha256, size) != (ref.sha256, ref.size):
         raise Damaged(
             f"{what} is damaged: {_difference(ref, sha256, size)} ({objects.describe(key)}).",
             untouched="Nothing was changed.",
@@ -115,12 +126,12 @@ def verify_snapshot(
 
 def _verdict(objects: ObjectStore, key: str, ref: BlobRef) -> tuple[Fault, str] | None:
     try:
-        sha256, size = _hash(objects, key, lambda chunk: None)
+        sha256, size = _hash(objects, key, ref.size, lambda chunk: None)
     except Absent:
         return Fault.MISSING, f"is missing: there is no {objects.describe(key)}"
     except Failed as error:
         return Fault.CONTENT, f"cannot be read: {error.what.rstrip('.')}"
-    if BlobRef(sha256, size) != ref:
+    if (sha256, size) != (ref.sha256, ref.size):
         return Fault.CONTENT, f"is damaged: {_difference(ref, sha256, size)} ({objects.describe(key)})"
     return None
 
@@ -131,7 +142,11 @@ def _difference(ref: BlobRef, sha256: str, size: int) -> str:
     return f"its {size:,} bytes hash to {sha256}, not to {ref.sha256}"
 
 
-def _hash(objects: ObjectStore, key: str, sink: Callable[[bytes], object]) -> tuple[str, int]:
+def _hash(objects: ObjectStore, key: str, expected: int, sink: Callable[[bytes], object]) -> tuple[str, int]:
+    """The hash and the size; of an object of another size than expected nothing is read, however large it is."""
+    there = objects.size(key)
+    if there is not None and there != expected:
+        return "", there
     hasher, size = hashlib.sha256(), 0
     with objects.open_read(key) as source:
         while True:
@@ -139,7 +154,7 @@ def _hash(objects: ObjectStore, key: str, sink: Callable[[bytes], object]) -> tu
                 chunk = source.read(CHUNK)
             except OSError as error:  # and not one that `sink` raises
                 raise Failed(f"{objects.describe(key)}: {error.strerror}.") from error
-            if not chunk:
+            if not chunk or size > expected:  # one that grows while it is read has no end
                 return hasher.hexdigest(), size
             hasher.update(chunk)
             size += len(chunk)

@@ -6,8 +6,8 @@ The *body* is the manifest as one JSON object in canonical form (keys sorted, no
 with the Merkle root as its last member and a newline: cutting the root off again gives back the exact bytes that were
 hashed, so another program can check the root without agreeing with us on how to write a number.
 
-The reader is strict. It gives back what was written, or `Damaged` with the name of the field. Every field must be
-there (absent and null are not the same), names must not repeat, and the root must fit, so no changed byte goes unseen.
+The reader is strict: whoever wrote the file, it gives back a manifest, or `Damaged` with the name of the field. Every
+field must be there (absent and null are not the same), names must not repeat, and the root must fit, so no changed byte goes unseen.
 It grows like this: fields that this Strobe does not know are kept and written back, but only in the manifest itself,
 in a node and in a channel, and only if a reader may ignore them. Anything else needs a new format number, and a
 snapshot of a newer format is refused as such before its fields are looked at.
@@ -16,7 +16,6 @@ snapshot of a newer format is refused as such before its fields are looked at.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -25,6 +24,7 @@ from strobe.model.cut import Json, canonical
 from strobe.model.errors import Damaged, HostFault, Misuse, StrobeError
 from strobe.model.graph import Graph, graph_from_json, graph_to_json
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.strict_json import NotJson, check_value, parse
 from strobe.store.manifest import FORMAT, BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared
 from strobe.store.merkle import merkle_root
 
@@ -43,7 +43,11 @@ def encode(manifest: Manifest) -> bytes:
     """The file's bytes. What was written is read back first: a manifest that cannot be read must never become one."""
     body = _body(manifest)
     data = body[:-1] + f',"root":"{_root(manifest, body)}"}}\n'.encode()
-    if decode(data) != manifest:
+    try:
+        same = _decode(data, "The manifest") == manifest
+    except _Fault as fault:
+        raise _does_not_fit(manifest, fault) from None
+    if not same:
         raise HostFault(
             f"The manifest of snapshot {manifest.snapshot} would not be read back as it is: an id or a number has the "
             "wrong type, or offsets and sink data hold something that JSON does not have.",
@@ -65,12 +69,16 @@ def _root(manifest: Manifest, body: bytes) -> str:
 def _body(manifest: Manifest) -> bytes:
     try:
         return canonical(_manifest_json(manifest))
-    except (TypeError, ValueError) as error:
-        raise Misuse(
-            f"This does not fit into the manifest of snapshot {manifest.snapshot}: {error}.",
-            untouched="Nothing was written.",
-            next="Offsets, sink data and file names are JSON values: no NaN, no objects, text as keys.",
-        ) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _does_not_fit(manifest, error) from error
+
+
+def _does_not_fit(manifest: Manifest, why: Exception) -> Misuse:
+    return Misuse(
+        f"This does not fit into the manifest of snapshot {manifest.snapshot}: {why}.",
+        untouched="Nothing was written.",
+        next="Offsets, sink data and file names are JSON values: no NaN, no objects, text as keys, not nested deeply.",
+    )
 
 
 def _manifest_json(m: Manifest) -> dict[str, Json]:
@@ -174,6 +182,11 @@ def decode(data: bytes, name: str = "The manifest") -> Manifest:
         ) from None
 
 
+# What Python raises when a value is not what the code took it for. The checks below name the field; whatever slips
+# through them is damage all the same: a manifest never stops a job with an error of another kind.
+_UNEXPECTED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
 def _decode(data: bytes, name: str) -> Manifest:
     value = _parse(data)
     number = value.get("format")
@@ -188,40 +201,25 @@ def _decode(data: bytes, name: str) -> Manifest:
     seal = _SEAL.search(data)
     if seal is None:
         raise _Fault("root: it must be the last field, 64 lower-case hex digits, and a newline must follow")
-    manifest = _manifest(_Fields("", value))
     root = seal[1].decode()
-    actual = _root(manifest, data[: seal.start()] + b"}")
+    try:
+        manifest = _manifest(_Fields("", value))
+        actual = _root(manifest, data[: seal.start()] + b"}")
+    except _UNEXPECTED as error:
+        raise _Fault(f"it cannot be read ({type(error).__name__}: {error!s:.200})") from None
     if root != actual:
         raise _Fault(f"root: the file says {root}, its content gives {actual}; some byte in it was changed")
     return manifest
 
 
 def _parse(data: bytes) -> dict[str, Json]:
-    if not data:
-        raise _Fault("the file is empty")
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_pairs, parse_constant=_refuse)
-    except UnicodeDecodeError as error:
-        raise _Fault(f"byte {error.start} is not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise _Fault(f"byte {len(error.doc[: error.pos].encode())} is not JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:
-        raise _Fault(f"it is not JSON ({error})") from None
+        value = parse(data)
+    except NotJson as error:
+        raise _Fault(str(error)) from None
     if not isinstance(value, dict):
         raise _Fault("it is not a JSON object")
     return value
-
-
-def _pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Fault(f"{next(n for n in names if names.count(n) > 1)}: the field is there twice")
-    return value
-
-
-def _refuse(constant: str) -> Json:
-    raise _Fault(f"{constant} is no JSON value")
 
 
 def _short(value: Json) -> str:
@@ -246,6 +244,16 @@ class _Fields:
             return self.value[name]
         except KeyError:
             raise _Fault(f"{self.at(name)}: the field is missing") from None
+
+    def free(self, name: str) -> Json:
+        """A value of any shape, which only its owner understands."""
+        return self._free(name, self.get(name))
+
+    def _free(self, name: str, value: Json) -> Json:
+        try:
+            return check_value(value, self.at(name))
+        except NotJson as error:
+            raise _Fault(str(error)) from None
 
     def text(self, name: str) -> str:
         value = self.get(name)
@@ -276,7 +284,7 @@ class _Fields:
         return {key: read(fields.at(key), value) for key, value in fields.value.items()}
 
     def rest(self, known: frozenset[str]) -> dict[str, Json]:
-        return {name: value for name, value in self.value.items() if name not in known}
+        return {name: self._free(name, value) for name, value in self.value.items() if name not in known}
 
     def only(self, *known: str) -> _Fields:
         for name in self.value:
@@ -326,7 +334,7 @@ def _node(path: str, value: Json) -> NodeRecord:
             batch=f.whole_or_null("batch"),
             inputs={ChannelId(c): position for c, position in f.each("inputs", _position).items()},
             output=f.whole_or_null("output"),
-            offsets=f.get("offsets"),
+            offsets=f.free("offsets"),
             partitions=f.whole_or_null("partitions"),
             state_rows=f.whole_or_null("state_rows"),
             bytes_new=f.whole("bytes_new"),
@@ -379,7 +387,7 @@ def _sink(path: str, value: Json) -> tuple[Prepared, ...]:
     if not isinstance(value, list):
         raise _Fault(f"{path}: {_short(value)} is not a list of prepared handles")
     prepared = [_Fields(f"{path}[{i}]", each).only("handle", "data") for i, each in enumerate(value)]
-    return tuple(Prepared(f.text("handle"), f.get("data")) for f in prepared)
+    return tuple(Prepared(f.text("handle"), f.free("data")) for f in prepared)
 
 
 def _graph(f: _Fields) -> Graph:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -30,6 +29,7 @@ from strobe.store.places import open_objects
 from strobe.store.points import OnPoint, no_point
 from strobe.store.s3 import is_s3
 from strobe.store.snapshots import SnapshotStore
+from strobe.store.tree import Tree
 
 __all__ = ["dispose", "find"]
 
@@ -62,11 +62,11 @@ def dispose(found: Located, guard: Callable[[], None] = lambda: None, on_point: 
     alone = objects if isinstance(layout, SavepointLayout) and isinstance(objects, FilesystemStore) else None
     if alone is not None:
         (alone.root / SAVEPOINT_MARKER).unlink(missing_ok=True)
-        _remove_empty(alone.root)
+        Tree(alone.root).remove_empty()
     objects.delete(mark)
     if alone is not None:
         alone.close()
-        _remove_empty(alone.root)
+        Tree(alone.root).remove_empty()
         with contextlib.suppress(OSError):  # somebody keeps something there
             alone.root.rmdir()
 
@@ -90,11 +90,3 @@ def _left_over(name: str, home: Path) -> Located | None:
     except (Absent, ValueError, KeyError, TypeError, Misuse):
         return None
     return Located(store, layout.snapshot, objects.describe())
-
-
-def _remove_empty(root: Path) -> None:
-    """Removes directories below `root` in which there is nothing."""
-    for directory, _, _ in os.walk(root, topdown=False):
-        if Path(directory) != root:
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)

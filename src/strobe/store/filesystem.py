@@ -12,6 +12,8 @@ to be durable itself has its parent synced too, up to the root.
 
 Content that is there already is not written again. Its directory is synced all the same: whoever wrote the name may
 have died, or be waiting, just before doing so.
+
+The tree may have come from somebody else: what is read or deleted is found by `Tree`, which follows no link.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +34,7 @@ from strobe.model.errors import Failed
 from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key
 from strobe.store.points import OnPoint, no_point
 from strobe.store.scratch import Scratch, remove_stale
+from strobe.store.tree import NotPlain, Tree
 
 __all__ = ["FilesystemStore"]
 
@@ -45,6 +49,7 @@ class FilesystemStore:
 
     def __init__(self, root: Path, *, on_point: OnPoint = no_point) -> None:
         self.root = root.absolute()
+        self._tree = Tree(self.root)
         self._on_point = on_point
         self._scratch: Scratch | None = None
         self._lock = threading.Lock()  # over the tree of directories and the four fields below it
@@ -74,27 +79,21 @@ class FilesystemStore:
             batch.discard()
 
     def delete(self, key: str) -> None:
-        path = self._path(key)
+        check_key(key)
         with self._explained(key), self._lock:
-            path.unlink(missing_ok=True)
-            directory = path.parent
-            while directory != self.root:
-                try:
-                    directory.rmdir()
-                except FileNotFoundError:
-                    pass
-                except OSError:  # it is not empty
-                    break
+            self._tree.unlink(key)
+            directory = key.rpartition("/")[0]
+            while directory and self._tree.remove_directory(directory):
                 self._prunes += 1
-                self._durable.discard(directory)
-                directory = directory.parent
+                self._durable.discard(self.root / directory)
+                directory = directory.rpartition("/")[0]
             self._on_point("store.file.deleted")
-            _sync_directory(directory)
+            _sync_directory(self.root / directory)
 
     def discard(self, keys: Iterable[str]) -> None:
         for key in keys:
             with self._explained(key):
-                self._path(key).unlink(missing_ok=True)
+                self._tree.unlink(check_key(key))
             self._on_point("store.file.deleted")
 
     def clean(self) -> int:
@@ -117,15 +116,15 @@ class FilesystemStore:
 
     def open_read(self, key: str) -> BinaryIO:
         with self._explained(key):
-            return self._path(key).open("rb")
+            return self._tree.open_read(check_key(key))
 
     def size(self, key: str) -> int | None:
         with self._explained(key):
             try:
-                found = os.stat(self._path(key))
-            except (FileNotFoundError, NotADirectoryError):
+                found = self._tree.find(check_key(key))
+            except (NotADirectoryError, NotPlain):
                 return None
-            return found.st_size if _is_file(found) else None
+            return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int]:
         return {key: size for key in keys if (size := self.size(key)) is not None}
@@ -133,7 +132,7 @@ class FilesystemStore:
     def list(self, prefix: str) -> Iterator[str]:
         directory = prefix.rpartition("/")[0]
         with self._explained(prefix):
-            keys = [key for key in self._walk(directory) if key.startswith(prefix)]
+            keys = [key for key in self._tree.files(directory) if key.startswith(prefix)]
         return iter(sorted(keys))
 
     def describe(self, key: str = "") -> str:
@@ -143,20 +142,6 @@ class FilesystemStore:
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
-
-    def _walk(self, directory: str) -> Iterator[str]:
-        try:
-            entries = _entries(self.root / directory)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for entry in entries:
-            key = f"{directory}/{entry.name}" if directory else entry.name
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                yield from self._walk(key)
-            elif entry.is_file():
-                yield key
 
     def _new_temporary(self) -> Path:
         with self._lock:
@@ -183,6 +168,7 @@ class FilesystemStore:
             to_sync.add(directory)
         for each in reversed(missing):
             each.mkdir(exist_ok=True)
+            self._tree.check_directory(each.relative_to(self.root).as_posix())
         return to_sync
 
     @contextlib.contextmanager
@@ -195,6 +181,12 @@ class FilesystemStore:
             raise self._explain(error, f"{path}") from error
 
     def _explain(self, error: OSError, path: str) -> Failed:
+        if isinstance(error, NotPlain):
+            return Failed(
+                f"{path} is not used: {error.strerror}.",
+                untouched="Nothing was followed, read or written there.",
+                next="A store holds directories and regular files only: find out who put that there, and remove it.",
+            )
         if error.errno == errno.ENOENT:
             return Absent(f"There is no {path}.", untouched="Nothing was changed.")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -356,15 +348,6 @@ def _sync_directory(path: Path) -> None:
     # A directory that is gone was emptied by a delete that came after: there is no name left to keep.
     with contextlib.suppress(FileNotFoundError):
         _sync_file(path)
-
-
-def _entries(path: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(path) as entries:
-        return list(entries)
-
-
-def _is_file(found: os.stat_result) -> bool:
-    return (found.st_mode & 0o170000) == 0o100000
 
 
 def _free_room(path: Path) -> str:

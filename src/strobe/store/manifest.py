@@ -24,6 +24,7 @@ from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline, check_uid
+from strobe.model.paths import check_relative, check_text
 
 __all__ = [
     "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Kind", "Manifest", "NodeRecord", "Prepared",
@@ -31,10 +32,11 @@ __all__ = [
 
 FORMAT: Final = 1
 NOTHING: Final = -1  # the position before the first
+_MOST: Final = (1 << 63) - 1  # of anything that is counted
+_HIGHEST_ID: Final = 1 << 53  # of snapshots, timelines and incarnations, which a restored job counts on from
+_MOST_PARTITIONS: Final = (1 << 31) - 1
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# Segments that are not empty, not "." and not "..", without a backslash or NUL, joined by single slashes.
-_PLAIN = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\\\0]+(?:/(?!\.{1,2}(?:/|\Z))[^/\\\0]+)*")
 _UTC = re.compile(r"\d{4}-(0\d|1[0-2])-([0-2]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?Z")
 
 
@@ -101,7 +103,7 @@ class NodeRecord:
             _at_least(NOTHING, f"inputs.{channel}", position)
         _at_least(NOTHING, "batch", self.batch)
         _at_least(NOTHING, "output", self.output)
-        _at_least(1, "partitions", self.partitions)
+        _at_least(1, "partitions", self.partitions, _MOST_PARTITIONS)
         for name in ("state_rows", "bytes_new", "bytes_total", "alignment_ms", "sync_ms", "async_ms"):
             _at_least(0, name, getattr(self, name))
 
@@ -123,6 +125,8 @@ class ChannelRecord:
     def __post_init__(self) -> None:
         _at_least(NOTHING, "barrier", self.barrier)
         _check_files("content", self.content)
+        if self.location is not None:
+            check_relative(self.location, "location")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +159,15 @@ class Manifest:
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _at_least(1, "snapshot", self.snapshot)
-        _at_least(1, "timeline", self.timeline)
-        _at_least(1, "incarnation", self.incarnation)
+        _at_least(1, "snapshot", self.snapshot, _HIGHEST_ID)
+        _at_least(1, "timeline", self.timeline, _HIGHEST_ID)
+        _at_least(1, "incarnation", self.incarnation, _HIGHEST_ID)
         check_uid(self.job, "job")
+        for name, text in (("host", self.host), ("mode", self.mode), ("writer", self.writer)):
+            check_text(text, name)
+        for sink in self.sinks:
+            for word in sink.split("/"):
+                check_uid(word, "sink")
         for name, time in (("started", self.started), ("completed", self.completed)):
             if not _UTC.fullmatch(time):
                 raise Misuse(f"{name}: {time!r} is not a time in UTC such as 2031-05-17T09:30:00.250Z.")
@@ -211,14 +220,15 @@ class Manifest:
         return sum(r.rows or 0 for channel in self.channels.values() for r in channel.in_flight.values())
 
 
-def _at_least(least: int, name: str, value: float | None) -> None:
+def _at_least(least: int, name: str, value: float | None, most: int = _MOST) -> None:
     # `not >=` rather than `<`: NaN must not pass.
     if value is not None and not value >= least:
         raise Misuse(f"{name}: {value} is below {least}.")
+    if value is not None and not value <= most:
+        raise Misuse(f"{name}: {value} is above {most}.")
 
 
 def _check_files(name: str, files: Mapping[str, BlobRef]) -> None:
     """Restoring writes to these paths, so none may lead out of the directory that they are laid out in."""
     for path in files:
-        if not _PLAIN.fullmatch(path):
-            raise Misuse(f"{name}: {path!r} is not a plain relative path.")
+        check_relative(path, name)

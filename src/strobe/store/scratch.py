@@ -3,7 +3,7 @@
 Each writer has a directory of its own below `<root>/.tmp` and holds a lock in it for as long as it lives; the kernel
 lets go of the lock when the process ends, however it ends. A directory whose lock is free is stale, and any writer may
 remove it. So nothing half-written outlives the next start, and no writer ever removes what another is writing, be it
-in this process or in another one.
+in this process or in another one. What is no directory of ours (a link, above all) is neither written to nor removed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import itertools
 import os
 import shutil
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from strobe.store.tree import NotPlain, Tree
 
 __all__ = ["Scratch", "remove_stale"]
 
@@ -29,10 +32,14 @@ class Scratch:
 
     def __init__(self, root: Path) -> None:
         self._names = itertools.count(1)
+        tree = Tree(root)
+        (root / DIRECTORY).mkdir(parents=True, exist_ok=True)
+        tree.check_directory(DIRECTORY)
         while True:
-            self.path = root / DIRECTORY / os.urandom(8).hex()
-            self.path.mkdir(parents=True)
-            lock = _try_lock(self.path)
+            key = f"{DIRECTORY}/{os.urandom(8).hex()}"
+            self.path = root / key
+            self.path.mkdir()
+            lock = _try_lock(tree, key)
             if lock is not None:  # None: somebody took the new directory, still without a lock, for a stale one
                 self._end = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
                 return
@@ -47,27 +54,34 @@ class Scratch:
 
 def remove_stale(root: Path) -> int:
     """Removes what writers left behind that are gone. Returns how many they were."""
-    removed = 0
-    with contextlib.suppress(FileNotFoundError):
-        for entry in sorted((root / DIRECTORY).iterdir()):
-            lock = _try_lock(entry) if entry.is_dir() else None
+    removed, tree = 0, Tree(root)
+    with contextlib.suppress(FileNotFoundError, NotPlain):
+        for name in tree.children(DIRECTORY):
+            key = f"{DIRECTORY}/{name}"
+            lock = _try_lock(tree, key)
             if lock is not None:
-                _remove(entry, lock)
+                with _closing(lock), contextlib.suppress(FileNotFoundError):
+                    for file in tree.names(key):  # the lock's own file goes last, as below
+                        if file != _LOCK:
+                            tree.unlink(f"{key}/{file}")
+                    tree.remove_tree(key)
                 removed += 1
     return removed
 
 
-def _try_lock(directory: Path) -> int | None:
-    """A lock on the directory, or None if somebody else has it or removes the directory at this moment."""
-    path = directory / _LOCK
+def _try_lock(tree: Tree, directory: str) -> int | None:
+    """A lock on the directory, or None if somebody else has it or removes the directory at this moment, or if what has
+    the lock's name is no regular file."""
+    key = f"{directory}/{_LOCK}"
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except FileNotFoundError:
+        lock = tree.open_file(key, os.O_RDWR | os.O_CREAT)
+    except (FileNotFoundError, NotPlain):
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A lock on a file that was removed meanwhile is a lock on nothing.
-        if os.path.samestat(os.fstat(lock), os.stat(path)):
+        there = tree.find(key)
+        if there is not None and os.path.samestat(os.fstat(lock), there):
             return lock
     except OSError as error:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT):
@@ -75,6 +89,14 @@ def _try_lock(directory: Path) -> int | None:
             raise
     os.close(lock)
     return None
+
+
+@contextlib.contextmanager
+def _closing(file: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(file)
 
 
 def _remove_own(directory: Path, lock: int, process: int) -> None:
