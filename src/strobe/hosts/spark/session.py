@@ -21,26 +21,25 @@ errors.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from py4j.protocol import Py4JNetworkError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.class_archive import jvm_option
+from strobe.hosts.spark.launch import launch
+from strobe.hosts.spark.ports import guard_callbacks, is_local, port_settings, warn_if_open
+from strobe.hosts.spark.session_directory import SessionDirectory
 from strobe.hosts.spark.worker_python import worker_python
 from strobe.model.errors import Failed, Misuse, StrobeError
 
@@ -67,8 +66,6 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
 }
-_LOOPBACK: Final[Mapping[str, str]] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-_ON_THIS_MACHINE: Final = re.compile(r"local(\[.*)?$|spark://(127\.[\d.]+|localhost)(:\d+)?$")
 
 _log = logging.getLogger("strobe.session")
 
@@ -100,20 +97,19 @@ def spark_session(
     `log` is the file that Spark's output is appended to; without it, the output goes to a file that is deleted at exit.
     """
     check_settings(extra or {}, "The session")
-    # Executors elsewhere must find the driver by the name of its host, which Spark looks up itself.
-    loopback = _LOOPBACK if _ON_THIS_MACHINE.match(master) else {}
-    settings = {**_SETTINGS, **loopback, **(extra or {})}
     warming = None
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
-        scratch = Path(tempfile.mkdtemp(prefix="strobe-spark-"))
-        atexit.register(_remove, scratch)
-        if master.startswith("local"):
-            settings.setdefault("spark.pyspark.python", worker_python(sys.executable, scratch))
+        directory = SessionDirectory()
+        settings = {**_SETTINGS, **port_settings(master, directory.path), **(extra or {})}
+        if is_local(master):
+            settings.setdefault("spark.pyspark.python", worker_python(sys.executable, directory.path))
         settings.setdefault("spark.pyspark.python", sys.executable)
         # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
         os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
         warming = _warm_up(settings["spark.pyspark.python"])
-        _start_jvm(settings, scratch, Path(log) if log is not None else None)
+        _start_jvm(settings, directory, Path(log) if log is not None else None)
+    else:
+        settings = {**_SETTINGS, **port_settings(master, None), **(extra or {})}
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -123,6 +119,7 @@ def spark_session(
         raise _not_started(master, error) from error
     _without_checksums(session)
     _without_tracebacks(session)
+    warn_if_open(session)
     if warming is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             warming.wait(_WARM_UP)
@@ -228,32 +225,24 @@ def _warm_up(python: str) -> subprocess.Popen[bytes] | None:
         return None  # Spark will say what is wrong with this Python
 
 
-def _start_jvm(settings: dict[str, str], scratch: Path, log: Path | None) -> None:
+def _start_jvm(settings: dict[str, str], directory: SessionDirectory, log: Path | None) -> None:
     """Start the JVM as pyspark does, with its output in a file."""
-    config = scratch / "log4j2.properties"
+    config = directory.path / "log4j2.properties"
     config.write_text(_LOG4J)
     given = settings.get("spark.driver.extraJavaOptions", "")
     logging_to = "" if "log4j2.configurationFile" in given else f"-Dlog4j2.configurationFile={config.as_uri()}"
     settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, (given, logging_to, jvm_option(given))))
-    conf = SparkConf(loadDefaults=False)
-    for key, value in settings.items():
-        conf.set(key, value)
     if "spark.driver.bindAddress" in settings:
         os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])  # or Spark warns at each start
-    out = log if log is not None else scratch / "spark.log"
+    out = log if log is not None else directory.path / "spark.log"
     try:
         with out.open("ab") as sink:
-            gateway: Any = launch_gateway(conf, {"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+            gateway = launch(settings, directory, sink)
     except (PySparkRuntimeError, OSError) as e:
         said = out.read_text(errors="replace").strip().splitlines()[-5:] if out.exists() else []
         raise Failed(
             f"Spark did not start: {' / '.join(said) or e}",
             next="Check that Java 17 or newer is installed and that JAVA_HOME points to it.",
         ) from e
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
-
-
-def _remove(scratch: Path) -> None:
-    for path in scratch.iterdir():
-        path.unlink(missing_ok=True)
-    scratch.rmdir()
+    SparkContext._ensure_initialized(gateway=gateway)
+    guard_callbacks(gateway)
