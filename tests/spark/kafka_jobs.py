@@ -58,7 +58,7 @@ def await_batches(job: strobe.Job, rows: int) -> None:
     """Until so many rows have come through the whole graph, and nothing is under way."""
     eventually(
         lambda: (
-            sum(stage.rows_out for stage in job.status().stages if stage.uid == "read") >= rows
+            sum(stage.rows_out or 0 for stage in job.status().stages if stage.uid == "read") >= rows
             and job.runners[NodeId("doubled")].agent.lag() == (0, 0)
             and job.runners[NodeId("doubled")].agent.idle
         ),

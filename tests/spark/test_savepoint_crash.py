@@ -43,7 +43,7 @@ def counted(place: Place) -> int:
     if "error" in status and "stages" not in status:
         return 0  # it has just died
     batch = {s["uid"]: int(s["batch"]) for s in status.get("stages", ())}
-    waiting = sum(int(s["lag_rows"]) for s in status.get("stages", ()))
+    waiting = sum(int(s["lag_rows"] or 0) for s in status.get("stages", ()))
     return 0 if waiting or batch.get("seconds", -1) < 0 else batch["transfers"] + 1
 
 

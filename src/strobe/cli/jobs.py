@@ -18,6 +18,7 @@ from strobe.hosts.spark.sink_ledger import read_ledgers
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
+from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
 from strobe.store.locate import jobs_in
 from strobe.store.places import checkpoints_of
@@ -290,7 +291,7 @@ def _check_known(session: Session, job: str) -> None:
         raise Misuse(
             f"There is no job {job!r} in {session.home}.",
             untouched="Nothing was changed.",
-            next=f"The jobs there: {known}. Another home: --home DIR.",
+            next=f"{did_you_mean(job, jobs_in(session.home))}The jobs there: {known}. Another home: --home DIR.",
         )
 
 

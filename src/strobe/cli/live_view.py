@@ -59,8 +59,8 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
             str(stage.batch) if stage.batch >= 0 else "–",
             human_ms(stage.batch_ms) if stage.batch_ms else "–",
             f"{stage.rows_per_second:,.0f}",
-            f"{stage.lag_rows:,}",
-            "–" if stage.state_rows is None else f"{stage.state_rows:,}",
+            _count(stage.lag_rows),
+            _count(stage.state_rows),
             *(f"{figures[index]:,}" if figures[index] else "–" for figures in rare.values()),
         )
     return table
@@ -103,6 +103,10 @@ def doubts(sinks: Iterable[SinkStatus]) -> list[Text]:
         elif sink.in_doubt > 1:
             found.append(Text(f"sink {sink.sink}: {sink.in_doubt} parts in doubt", style="yellow"))
     return found
+
+
+def _count(number: int | None) -> str:
+    return "–" if number is None else f"{number:,}"
 
 
 def _table(first: str) -> Table:
@@ -202,7 +206,7 @@ class PlainView(_View):
         if count % _PLAIN_EVERY == 0:
             stages = "; ".join(
                 f"{s.uid} {s.state}, {f'batch {s.batch}' if s.batch >= 0 else 'no batch yet'}, "
-                f"{s.rows_per_second:,.0f} rows/s, lag {s.lag_rows:,}"
+                f"{s.rows_per_second:,.0f} rows/s{'' if s.lag_rows is None else f', lag {s.lag_rows:,}'}"
                 for s in status.stages
             )
             self._say(f"{status.seconds:6.0f} s  {stages}")

@@ -11,6 +11,7 @@ import click
 
 from strobe.cli.output import Command, Session, Whole, common_options
 from strobe.model.errors import Failed, Misuse
+from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
@@ -40,7 +41,7 @@ def logs_command(job: str, follow: bool, lines: int, session: Session) -> None:
         raise Misuse(
             f"There is no job {job!r} in {session.home}.",
             untouched="Nothing was changed.",
-            next=f"The jobs there: {known}. Another home: --home DIR.",
+            next=f"{did_you_mean(job, jobs_in(session.home))}The jobs there: {known}. Another home: --home DIR.",
         )
     if follow and session.json:
         raise Misuse("--follow and --json do not go together: there is no end to what comes.", next="Leave one out.")

@@ -23,6 +23,7 @@ from strobe import __version__
 from strobe.cli.output import print_error
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.extras import missing_extra
+from strobe.model.suggest import did_you_mean
 
 __all__ = ["COMMANDS", "Lazy", "cli", "main"]
 
@@ -67,6 +68,13 @@ class _LazyGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name].target.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}. {did_you_mean(args[0], COMMANDS)}".rstrip())
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ import click
 from strobe.cli.output import write_text
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse
+from strobe.model.suggest import did_you_mean
 from strobe.verify.diagram import render
 from strobe.verify.journal import Journal, JournalWriter
 
@@ -22,8 +22,7 @@ def known(name: str, names: Iterable[str], what: str) -> str:
     names = list(names)
     if name in names:
         return name
-    near = get_close_matches(name, names, 1, 0.5)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
+    hint = did_you_mean(name, names)
     raise Misuse(f"There is no {what} called {name!r}.", next=f"{hint}The {what}s are: {', '.join(names)}.")
 
 

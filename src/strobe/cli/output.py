@@ -25,6 +25,8 @@ __all__ = ["ARGUMENTS", "Command", "Session", "Whole", "check_writable", "common
 
 ARGUMENTS: Final = "strobe.arguments"  # where a command's context keeps what was typed after its name
 
+_UNBOUNDED: Final = 10_000
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -55,7 +57,10 @@ class _Console(Console):
 
 
 def _console(*, stderr: bool) -> Console:
-    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNBOUNDED  # a file or a pipe has no margin: no table is cut short or wrapped
+    return console
 
 
 def common_options(function: Function) -> Function:

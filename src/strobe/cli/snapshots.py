@@ -61,7 +61,8 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
         session.console.print(_channels(manifest))
     for name, prepared in manifest.sinks.items():
         for item in prepared:
-            session.say(f"sink {name}: {item.data}")
+            what = "" if item.handle == "position" else f"prepared {item.handle}, "
+            session.say(f"sink {name}: {what}{_in_words(item.data)}")
     return 0
 
 
@@ -140,6 +141,18 @@ def _stages(manifest: Manifest) -> Table:
             human_ms(node.async_ms),
         )
     return table
+
+
+def _in_words(value: Json) -> str:
+    """What a sink said of itself, which may be anything: `path /out, version 4, letters (timeline 1, batch 2)`."""
+    if isinstance(value, dict):
+        told = {k: v for k, v in sorted(value.items(), key=lambda item: item[0] != "path") if v is not None}
+        return ", ".join(
+            f"{k} ({_in_words(v)})" if isinstance(v, dict) else f"{k} {_in_words(v)}" for k, v in told.items()
+        )
+    if isinstance(value, list):
+        return " ".join(f"({_in_words(v)})" if isinstance(v, list | dict) else _in_words(v) for v in value) or "none"
+    return "nothing to go back to" if value is None else str(value)
 
 
 def _channels(manifest: Manifest) -> Table:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import SnapshotId, check_uid
+from strobe.model.suggest import did_you_mean
 from strobe.store.base import Absent
 from strobe.store.check import read_manifest
 from strobe.store.filesystem import FilesystemStore
@@ -65,7 +66,8 @@ def locate(name: str, home: Path) -> Located:
         raise Misuse(
             f"There is no snapshot {name!r}: neither a directory with a {MANIFEST}, nor a job in {home}.",
             untouched="Nothing was changed.",
-            next=f"The jobs there: {known}. Name a snapshot's directory, or JOB, or JOB/ID.",
+            next=f"{did_you_mean(job, jobs_in(home))}The jobs there: {known}. Name a snapshot's directory, or JOB, or "
+            "JOB/ID.",
         )
     return _of_job(checkpoints_of(home, check_uid(job, "job")), number, home)
 

@@ -24,7 +24,7 @@ from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.gate import Gate
 from strobe.hosts.spark.home import JobHome
-from strobe.hosts.spark.pipeline import Pipeline, StageSpec, argument_name, channel_of
+from strobe.hosts.spark.pipeline import SESSION, Pipeline, StageSpec, argument_name, channel_of
 from strobe.hosts.spark.source import read_channel
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
@@ -116,7 +116,10 @@ def _call(spec: StageSpec, spark: SparkSession, frames: Mapping[NodeId, DataFram
     where = f"Stage {spec.uid!r}"
     try:
         if frames:
-            result: Any = spec.function(**{argument_name(uid): frame for uid, frame in frames.items()})
+            named: dict[str, Any] = {argument_name(uid): frame for uid, frame in frames.items()}
+            if spec.wants_session:
+                named[SESSION] = spark
+            result: Any = spec.function(**named)
         else:
             result = spec.function(spark)
     except StrobeError:

@@ -24,7 +24,15 @@ from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 
-__all__ = ["Difference", "changed_state", "compare_stages", "describe_stage", "operator_kinds", "rearranged"]
+__all__ = [
+    "Difference",
+    "changed_state",
+    "compare_stages",
+    "describe_stage",
+    "operator_kinds",
+    "reads_source",
+    "rearranged",
+]
 
 _log = logging.getLogger("strobe.evolve")
 _CHANNEL = "channel "
@@ -66,6 +74,13 @@ def describe_stage(result: DataFrame) -> dict[str, Json]:
 def operator_kinds(description: Json) -> list[str]:
     operators = description.get("operators", []) if isinstance(description, dict) else []
     return [str(o["kind"]) for o in operators if isinstance(o, dict)] if isinstance(operators, list) else []
+
+
+def reads_source(description: Json) -> bool:
+    """Whether the stage reads something else than channels, as a stream."""
+    return isinstance(description, Mapping) and not all(
+        str(source).startswith(_CHANNEL) for source in _list(description, "sources")
+    )
 
 
 def _nodes(plan: Any) -> list[Any]:

@@ -24,12 +24,13 @@ from strobe.hosts.spark.admission import Limits
 from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.api import actions
 from strobe.hosts.spark.assemble import AssembledStage, draft_stages
-from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.channel_answers import ChannelAnswers
 from strobe.hosts.spark.commits import Commits, PreparingUploads
 from strobe.hosts.spark.config import RetentionOnCancel
 from strobe.hosts.spark.control import control_server
 from strobe.hosts.spark.coordinator_host import CoordinatorHost, utc_now
 from strobe.hosts.spark.drain import Drain
+from strobe.hosts.spark.evolve import reads_source
 from strobe.hosts.spark.gate import Gate
 from strobe.hosts.spark.home import JobHome, host_name
 from strobe.hosts.spark.java import find_java
@@ -46,11 +47,11 @@ from strobe.hosts.spark.savepoints import SnapshotStores
 from strobe.hosts.spark.session import SparkEnded, check_settings, spark_session, stop_session
 from strobe.hosts.spark.sink_start import explain_doubt, sink_works
 from strobe.hosts.spark.stage import StageRunner, StageState
-from strobe.hosts.spark.stage_files import stage_checkpoint, start_positions
+from strobe.hosts.spark.stage_files import stage_checkpoint
 from strobe.hosts.spark.stage_status import stage_status
 from strobe.hosts.spark.uploads import PartUploads
 from strobe.model.errors import Failed, Misuse, StrobeError
-from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.coordination import Kind
 from strobe.store.locate import locate
 from strobe.store.places import settle
@@ -126,6 +127,11 @@ class Job:
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
 
+    def __repr__(self) -> str:
+        state = self.state.shown(ended=self._over.is_set())
+        why = f" ({self.error})" if self.error else ""
+        return f"<Job {self.name!r}: {state}{why}, {len(self.pipeline.stages)} stages, home {self.home.home}>"
+
     # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
@@ -154,7 +160,7 @@ class Job:
         self.store.sweep()
         _log.info("Spark starts")
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
-        self._gate = Gate(self)
+        self._gate = Gate(ChannelAnswers(self._agents))
         drafts = draft_stages(pipeline, self._spark, self._gate, home)
         ready = bring_up(pipeline, drafts, home, self.base, self._spark, self.options)
         stages = ready.stages
@@ -186,7 +192,7 @@ class Job:
             over=self._over_as, end=lambda: self._finish(JobState.STOPPED), drain=self._drain,
         )  # fmt: skip
         for stage in stages:
-            self._add(stage)
+            self._add(stage, has_source=reads_source(ready.descriptions[stage.spec.uid]))
         for runner in self._runners.values():
             runner.check()
         self._commits.open((w for works in self._sinks.values() for w in works), self._writer.manifests())
@@ -211,7 +217,7 @@ class Job:
             runner.start()
             runner.await_running()
 
-    def _add(self, stage: AssembledStage) -> None:
+    def _add(self, stage: AssembledStage, *, has_source: bool) -> None:
         spec, config = stage.spec, self.pipeline.checkpoint
         agent = StageAgent(
             spec.uid,
@@ -239,6 +245,7 @@ class Job:
             on_failed=self._stage_failed,
             on_fenced=self._fenced,
             has_batch=lambda sink, n: any(w.sink is sink and n <= w.boundary for w in self._sinks.get(spec.uid, ())),
+            has_source=has_source,
         )
 
     # ── what people ask ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -319,21 +326,6 @@ class Job:
 
     # ── what its parts say ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def latest(self, stage: NodeId, channel: ChannelId, start: int, reader: str) -> int:
-        return self._agents[stage].latest(reader, NodeId(channel), start)
-
-    def available(self, stage: NodeId, channel: ChannelId) -> int:
-        return self._agents[stage].inputs[NodeId(channel)].end
-
-    def initial(self, stage: NodeId, channel: ChannelId) -> int:
-        return start_positions(self._agents[stage].checkpoint).get(NodeId(channel), 0)
-
-    def files(self, stage: NodeId, channel: ChannelId, start: int, end: int) -> tuple[DataFile, ...]:
-        return tuple(f for c in self._agents[stage].inputs[NodeId(channel)].commits(start, end) for f in c.files)
-
-    def committed(self, stage: NodeId, channel: ChannelId, end: int) -> None:
-        """The agent reads Spark's own offset log instead: it must know at once, not one batch later."""
-
     def _tell(self, node: NodeId, message: ToAgent) -> None:
         self._agents[node].tell(message)
 
@@ -361,6 +353,8 @@ class Job:
         """A job whose sources have all ended is finished once its channels are empty: one last checkpoint, then out."""
         sources = [r for r in self._runners.values() if not r.spec.inputs]
         rest = [r for r in self._runners.values() if r.spec.inputs]
+        if any(r.has_source for r in rest):
+            return  # a source beside channels cannot be told to end, so there is always more to come
         calm = 0
         while not self._over.wait(_REST_POLL):
             ended = not self._drain.under_way and all(r.state is StageState.ENDED for r in sources)

@@ -22,8 +22,8 @@ class StageStatus:
     batch: int
     rows_per_second: float
     rows_in: int
-    rows_out: int
-    lag_rows: int
+    rows_out: int | None  # since it started here; None if neither channel nor sink counts
+    lag_rows: int | None  # that wait in its channels; None for a stage that reads a source only
     batch_ms: float
     state_rows: int | None
     restarts: int

@@ -20,6 +20,7 @@ from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, check_uid
+from strobe.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,6 +36,7 @@ F = TypeVar("F", bound=StageFunction)
 OUTPUT_MODES = ("append", "update", "complete")
 TRIGGERS = ("processingTime", "availableNow")
 STARTS = ("snapshot", "earliest")
+SESSION = "spark"  # the parameter by which a stage that reads channels asks for the session, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,12 @@ class StageSpec:
     trigger: Mapping[str, Any]
     conf: Mapping[str, str] = field(default_factory=dict)
     start: str = "snapshot"
+
+    @property
+    def wants_session(self) -> bool:
+        """Whether it reads channels and asks for the session besides."""
+        named = SESSION in inspect.signature(self.function).parameters
+        return bool(self.inputs) and named and SESSION not in map(argument_name, self.inputs)
 
     @property
     def inputs(self) -> tuple[NodeId, ...]:
@@ -114,7 +122,8 @@ class Pipeline:
         start: str = "snapshot",
     ) -> Callable[[F], F]:
         """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
-        SparkSession if it reads none, and returns a streaming DataFrame.
+        SparkSession if it reads none, and returns a streaming DataFrame. One that reads channels and has a parameter
+        `spark` gets the session as well: for a table to join with, or a source of its own.
 
         `max_rows_per_batch` and `max_bytes_per_batch` limit a micro-batch, in whole commits of the producer.
         `trigger` is what Spark's writeStream.trigger takes: {"processingTime": "1 second"}, {"availableNow": True}.
@@ -167,6 +176,9 @@ class Pipeline:
 
         return declare
 
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {', '.join(self._stages) or 'no stage yet'}>"
+
     @property
     def stages(self) -> Mapping[NodeId, StageSpec]:
         return self._stages
@@ -210,7 +222,7 @@ class Pipeline:
                 if read not in self._stages:
                     raise Misuse(
                         f"Stage {stage.uid!r} of pipeline {self.name!r} reads {read!r}, but there is no such stage.",
-                        next=f"The stages are: {', '.join(self._stages)}.",
+                        next=f"{did_you_mean(read, self._stages)}The stages are: {', '.join(self._stages)}.",
                     )
             if not self.readers(stage.uid) and not stage.sinks:
                 raise Misuse(
@@ -345,10 +357,12 @@ def _check_trigger(trigger: Mapping[str, Any], reads: bool, where: str) -> None:
 
 def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:
     """A channel's DataFrame is passed by name; a uid that is no identifier ('a-b') is passed with underscores."""
-    wanted = [argument_name(n) for n in names] or ["spark"]
+    wanted = [argument_name(n) for n in names] or [SESSION]
     parameters = inspect.signature(function).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return
+    if SESSION in parameters and SESSION not in wanted:
+        wanted.append(SESSION)
     required = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
     missing = [n for n in wanted if n not in parameters]
     extra = [n for n in required if n not in wanted]
@@ -357,7 +371,8 @@ def _check_parameters(function: StageFunction, names: list[str], where: str) -> 
     if missing or extra:
         raise Misuse(
             f"{where} takes ({', '.join(parameters)}), but it is given ({', '.join(wanted)}).",
-            next="Name one parameter after each stage that it reads ('-' and '.' become '_').",
+            next="Name one parameter after each stage that it reads ('-' and '.' become '_'), and one 'spark' if it "
+            "needs the session as well.",
         )
 
 

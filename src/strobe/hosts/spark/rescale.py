@@ -33,6 +33,7 @@ from strobe.hosts.spark.stage_offsets import rearrange_offsets
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
+from strobe.model.suggest import did_you_mean
 
 __all__ = ["check_partitions", "refusal", "repartition", "rescale_stages", "wanted_partitions"]
 
@@ -49,7 +50,7 @@ def check_partitions(pipeline: Pipeline, options: RestoreOptions) -> None:
             raise Misuse(
                 f"-p {uid}={options.stage_partitions[uid]}: pipeline {pipeline.name!r} has no stage {uid!r}.",
                 untouched="Nothing was started.",
-                next=f"Its stages: {', '.join(pipeline.stages)}.",
+                next=f"{did_you_mean(uid, pipeline.stages)}Its stages: {', '.join(pipeline.stages)}.",
             )
 
 

@@ -25,6 +25,7 @@ from strobe.hosts.spark.rescale import rescale_stages
 from strobe.hosts.spark.restore import restore_job, sweep_leftovers
 from strobe.hosts.spark.restore_channels import restore_channel
 from strobe.hosts.spark.restore_plan import ChannelAction, ChannelPlan, RestoreOptions
+from strobe.hosts.spark.sink_places import changed_sinks, sink_places
 from strobe.hosts.spark.stage_files import (
     adopt_checkpoints,
     note_starts,
@@ -58,7 +59,7 @@ def bring_up(
     options: RestoreOptions,
 ) -> Ready:
     sweep_leftovers(home)
-    descriptions = {d.spec.uid: describe_stage(d.result) for d in drafts}
+    descriptions = {d.spec.uid: {**describe_stage(d.result), "writes": sink_places(d.spec, base)} for d in drafts}
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
     moved: dict[NodeId, dict[str, str]] = {}
     options = _with_newest(pipeline, home, options)
@@ -67,6 +68,7 @@ def bring_up(
     else:
         sources = _check_file(pipeline, home, descriptions)
         moved = _moved(pipeline, home, descriptions)
+        _warn_of_sinks(pipeline, home, descriptions)
         _add_stages(pipeline, drafts, home)
     stages = open_stages(pipeline, drafts, home, base)
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
@@ -141,6 +143,15 @@ def _moved(
     for warning in warnings:
         _log.warning("%s", warning)
     return found
+
+
+def _warn_of_sinks(pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]]) -> None:
+    homes = Homes.of(home.memory.home, home.home)
+    for uid in pipeline.stages:
+        before = home.memory.stages.get(uid)
+        if isinstance(before, Mapping) and spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None:
+            for sentence in changed_sinks(before.get("writes"), descriptions[uid]["writes"], homes):
+                _log.warning("%s: %s", uid, sentence)
 
 
 def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:

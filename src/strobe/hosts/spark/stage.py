@@ -70,8 +70,10 @@ class StageRunner:
         on_failed: Callable[[StageRunner, str], None],
         on_fenced: Callable[[str], None],
         has_batch: Callable[[Sink, int], bool] = lambda sink, batch: False,
+        has_source: bool = False,
     ) -> None:
-        """`has_batch`: whether a sink has a batch for good, so that it must not come again."""
+        """`has_batch`: whether a sink has a batch for good, so that it must not come again. `has_source`: whether it
+        reads a stream that is no channel."""
         self.spec = spec
         self.agent = agent
         self.output = output
@@ -88,6 +90,7 @@ class StageRunner:
         self._on_failed = on_failed
         self._on_fenced = on_fenced
         self._has_batch = has_batch
+        self.has_source = has_source
         self._query: StreamingQuery | None = None
         self._life = 0
         self._failures = 0

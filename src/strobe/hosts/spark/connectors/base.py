@@ -109,6 +109,7 @@ class SinkOutlook:
 
 class Sink(ABC):
     uid: str | None = None
+    rows_taken: int | None = None  # what it has taken so far, for the status; None if it does not count
     trouble: str = ""  # why `write` does not come to an end, while it tries again; shown in the stage's status
 
     def named(self, uid: str) -> Self:

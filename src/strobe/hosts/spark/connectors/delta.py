@@ -88,6 +88,7 @@ class DeltaSink(TransactionalSink):
         self.properties = dict(properties or {})
         self.dead_letters = dead_letters
         self._delivery = Delivery.of(delivery, "DeltaSink")
+        self.rows_taken: int = 0
         self._writer: ChannelWriter | None = None
         self._table: FencedTable | None = None
         if not all(isinstance(x, str) for pair in self.properties.items() for x in pair):
@@ -211,9 +212,10 @@ class DeltaSink(TransactionalSink):
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         if self._delivery is Delivery.ON_SNAPSHOT:
-            self._staging.write(batch, batch_id)
+            self.rows_taken += self._staging.write(batch, batch_id)
         elif self._writer is not None:
-            write_batch(batch, batch_id, self._writer)
+            commit = write_batch(batch, batch_id, self._writer)
+            self.rows_taken += 0 if commit is None else commit.rows
         else:
             self._write_table(batch, batch_id)
         self._through = max(self._through, batch_id)
@@ -225,6 +227,7 @@ class DeltaSink(TransactionalSink):
         rows, rejected = self._rules.split(batch.toArrow(), batch_id)
         self._letters.put(rejected, batch_id)
         if rows.num_rows:
+            self.rows_taken += rows.num_rows
             self._publish(rows, batch_id, f"Batch {batch_id} of stage {self._context.stage!r}")
 
     def _publish(self, rows: pa.Table, through: int, about: str) -> None:

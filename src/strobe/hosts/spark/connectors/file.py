@@ -21,6 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow.parquet as pq
+
 from strobe.hosts.spark.channel_entries import fsync
 from strobe.hosts.spark.connectors import file_restore
 from strobe.hosts.spark.connectors.base import (
@@ -148,12 +150,15 @@ class FileSink(TransactionalSink):
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         if self._delivery is Delivery.ON_SNAPSHOT:
-            self._staging.write(batch, batch_id)
+            self.rows_taken = (self.rows_taken or 0) + self._staging.write(batch, batch_id)
         else:
             target = self._where / directory_name(self._context.timeline, batch_id)
             if not target.exists():
                 self._check_fence()
                 self._show(self._spark_writes(batch, target.name), target)
+                if self.format == "parquet":  # what text holds is known only to who reads all of it
+                    files = target.glob("*.parquet")
+                    self.rows_taken = (self.rows_taken or 0) + sum(pq.read_metadata(file).num_rows for file in files)
         self._through = max(self._through, batch_id)
 
     def _spark_writes(self, rows: DataFrame, name: str) -> Path:

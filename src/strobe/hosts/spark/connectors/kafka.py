@@ -168,7 +168,7 @@ class KafkaSink(TransactionalSink):
         context = self._context
         if self._publisher.visible(int(context.timeline)) >= batch_id:
             return
-        self._staging.write(self.messages.project(batch), batch_id)
+        self.rows_taken = (self.rows_taken or 0) + self._staging.write(self.messages.project(batch), batch_id)
         if self._delivery is Delivery.ON_BATCH:
             part = Part(f"batch {batch_id}", SnapshotId(0), context.timeline, batch_id - 1, batch_id)
             self._patiently(lambda: self._deliver(part))

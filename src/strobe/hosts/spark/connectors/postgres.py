@@ -124,7 +124,7 @@ class PostgresSink(TransactionalSink):
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         if self._delivery is Delivery.ON_SNAPSHOT:
-            self._staging.write(batch, batch_id)
+            self.rows_taken = (self.rows_taken or 0) + self._staging.write(batch, batch_id)
             self._last = batch_id
             return
         from pyspark.sql import functions as f

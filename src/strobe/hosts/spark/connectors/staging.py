@@ -65,8 +65,8 @@ class Staging:
                 shutil.rmtree(entry.path, ignore_errors=True)
         _sync(self.directory)
 
-    def write(self, batch: DataFrame, batch_id: int, *, max_files: int | None = None) -> None:
-        """Stage the batch, durably. Of a batch that was staged before nothing is left."""
+    def write(self, batch: DataFrame, batch_id: int, *, max_files: int | None = None) -> int:
+        """Stage the batch, durably; returns how many rows it has. Of a batch that was staged before nothing is left."""
         name = f"batch-{batch_id:08d}"
         target = self._own / name
         fresh, old = (self.directory / f"{_TEMPORARY}{kind}-{self._incarnation}-{name}" for kind in ("new", "old"))
@@ -75,6 +75,7 @@ class Staging:
         try:
             write_parquet(batch, fresh, max_files=max_files, options=self._options)
             _tidy(fresh)
+            rows = sum(int(pq.read_metadata(file).num_rows) for file in _parquet(fresh))
             # A crash between the two leaves no such batch: Spark has not committed it, and runs it again.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(target, old)
@@ -84,6 +85,7 @@ class Staging:
             raise
         _sync(self._own)
         shutil.rmtree(old, ignore_errors=True)
+        return rows
 
     def _move_in(self, fresh: Path, target: Path) -> None:
         try:
