@@ -65,7 +65,7 @@ class Counting:
 def consumed(job: Job) -> int:
     """Rows that the counting stage has read."""
     rows, counts = job.status().stages
-    return rows.rows_out - counts.lag_rows
+    return (rows.rows_out or 0) - (counts.lag_rows or 0)
 
 
 def plain_copy(source: Path, target: Path) -> int:

@@ -37,7 +37,7 @@ def await_rows(job: Job, rows: int) -> None:
         if job.wait(0.2):
             raise SystemExit(f"the job ended: {job.error}")
         source, state = job.status().stages
-        seen = source.rows_out if state.lag_rows == 0 and state.state_rows else 0
+        seen = source.rows_out or 0 if state.lag_rows == 0 and state.state_rows else 0
     time.sleep(0.5)  # let the batch that read the last rows commit; a checkpoint waits for it anyway
 
 

@@ -94,7 +94,7 @@ def _feed(counting: Counting, job: Job, keys: int, rows: int, over: threading.Ev
     rng = np.random.default_rng(1)
     made = [counting.put(f"some-{i}", rng.integers(0, keys, rows, dtype=np.int64)) for i in range(8)]
     for number in itertools.count(len(made)):
-        while keys + number * rows > job.status().stages[0].rows_out + 20 * rows:
+        while keys + number * rows > (job.status().stages[0].rows_out or 0) + 20 * rows:
             if over.wait(0.02):
                 return
         if over.is_set():

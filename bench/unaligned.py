@@ -50,7 +50,7 @@ def measure(mode: str, backlog: int, batch_seconds: float, root: Path) -> tuple[
     )
     job = start_job(pipeline, home=str(root / "home"), master="local[2]")
     try:
-        while job.status().stages[0].rows_out < backlog * ROWS:
+        while (job.status().stages[0].rows_out or 0) < backlog * ROWS:
             if job.wait(0.1):
                 raise SystemExit(f"the job ended: {job.error}")
         began = time.monotonic()

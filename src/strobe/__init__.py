@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from strobe.model.extras import missing_extra
-
 if TYPE_CHECKING:
     from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
     from strobe.hosts.spark.connectors.base import (
@@ -79,4 +77,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"strobe.hosts.spark.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
+        from strobe.model.extras import missing_extra
+
         raise missing_extra(error) or error from error

@@ -13,6 +13,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
+from strobe.hosts.spark.home import read_runtime
 from strobe.hosts.spark.session import spark_ended
 from tests.spark.jobs import eventually
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
@@ -61,6 +62,7 @@ def test_a_driver_whose_jvm_is_killed_ends_at_once_and_the_next_run_resumes(tmp_
     run = start(tmp_path)
     try:
         eventually(lambda: run.poll() is not None or (tmp_path / "out/balances/_delta_log").exists(), "some work")
+        eventually(lambda: (read_runtime(tmp_path / "home", "ledger") or {}).get("state") != "starting", "it runs")
         (jvm,) = [c for c in children(run.pid) if b"SparkSubmit" in Path(f"/proc/{c}/cmdline").read_bytes()]
         os.kill(jvm, signal.SIGKILL)
         assert run.wait(120) == 1

@@ -1,0 +1,71 @@
+"""A sink that writes elsewhere after a resume is mentioned; one that moved along with the job is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import strobe
+from strobe.hosts.spark.job import Job
+from strobe.hosts.spark.moved import Homes
+from strobe.hosts.spark.sink_places import changed_sinks, sink_places
+from strobe.model.errors import Misuse
+from strobe.model.ids import NodeId
+
+HERE = Homes(Path("/a/.strobe"), Path("/a/.strobe"))
+
+
+def places(*sinks: strobe.Sink, base: str = "/a") -> dict[str, object]:
+    pipeline = strobe.Pipeline("p")
+
+    @pipeline.stage(uid="s", to=sinks)
+    def stage(spark: SparkSession) -> DataFrame: ...  # type: ignore[empty-body]
+
+    return sink_places(pipeline.stages[NodeId("s")], Path(base))
+
+
+def test_the_same_sinks_are_not_mentioned() -> None:
+    was = places(strobe.DeltaSink("out/x"), strobe.MemorySink())
+    assert list(changed_sinks(was, places(strobe.DeltaSink("./out/x"), strobe.MemorySink()), HERE)) == []
+    assert list(changed_sinks(None, was, HERE)) == [], "it was not noted"
+
+
+def test_another_path_another_directory_to_stand_in_and_sinks_that_come_and_go_are_mentioned() -> None:
+    was = places(strobe.DeltaSink("out/x"), strobe.FileSink("out/y").named("files"))
+    (other,) = changed_sinks(was, places(strobe.DeltaSink("out/z"), strobe.FileSink("out/y").named("files")), HERE)
+    assert other.startswith("it wrote to /a/out/x, and writes to /a/out/z from now on")
+    elsewhere = list(changed_sinks(was, places(*_two(), base="/b"), HERE))
+    assert [s.split(",")[0] for s in elsewhere] == ["it wrote to /a/out/x", "it wrote to /a/out/y"]
+    assert [*changed_sinks(was, places(strobe.DeltaSink("out/x")), HERE)] == [
+        "it does not write to /a/out/y any more; what is there stays"
+    ]
+    assert "it writes to /a/out/y as well" in next(changed_sinks(places(strobe.DeltaSink("out/x")), was, HERE))
+
+
+def test_what_moved_along_with_the_home_is_not_mentioned() -> None:
+    homes = Homes(Path("/a/.strobe"), Path("/b/.strobe"))
+    assert list(changed_sinks(places(*_two()), places(*_two(), base="/b"), homes)) == []
+
+
+def _two() -> tuple[strobe.Sink, strobe.Sink]:
+    return strobe.DeltaSink("out/x"), strobe.FileSink("out/y").named("files")
+
+
+def test_a_job_and_a_pipeline_print_usefully(tmp_path: Path) -> None:
+    pipeline = strobe.Pipeline("ledger")
+    assert repr(pipeline) == "<Pipeline 'ledger': no stage yet>"
+
+    @pipeline.stage(uid="postings", to=strobe.MemorySink())
+    def postings(spark: SparkSession) -> DataFrame: ...  # type: ignore[empty-body]
+
+    @pipeline.stage(uid="balances", reads="posting", to=strobe.MemorySink())
+    def balances(posting: DataFrame) -> DataFrame: ...  # type: ignore[empty-body]
+
+    assert repr(pipeline) == "<Pipeline 'ledger': postings, balances>"
+    job = Job(pipeline, tmp_path / "home", "local[1]", tmp_path)
+    assert repr(job) == f"<Job 'ledger': starting, 2 stages, home {tmp_path / 'home'}>"
+    with pytest.raises(Misuse) as refused:
+        pipeline.check()
+    assert refused.value.next == "Did you mean 'postings'? The stages are: postings, balances."
