@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 
 from strobe.hosts.spark.home import read_runtime
@@ -45,14 +45,25 @@ class Gateway:
         self.proc = proc
 
 
-def test_a_jvm_that_hangs_up_is_given_the_moment_that_its_end_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "hung_up",
+    [
+        Py4JNetworkError("Error while sending or receiving"),
+        Py4JError("An error occurred while calling o288.isActive"),
+        ConnectionResetError("reset by peer"),
+    ],
+)
+def test_a_jvm_that_hangs_up_is_given_the_moment_that_its_end_takes(
+    monkeypatch: pytest.MonkeyPatch, hung_up: Exception
+) -> None:
     """The kernel closes what a killed process had open before its parent can see it gone."""
     with subprocess.Popen(["/bin/sh", "-c", "read -r word; kill -9 $$"], stdin=subprocess.PIPE) as proc:
         assert proc.stdin is not None
         monkeypatch.setattr(SparkContext, "_gateway", Gateway(proc))
         assert spark_ended(ValueError("of a stage, which says nothing of the JVM")) is None
+        assert spark_ended(Py4JError("An error occurred while calling o1.x. Trace:\njava.lang.X")) is None
         threading.Timer(0.3, proc.stdin.close).start()
-        ended = spark_ended(Py4JNetworkError("Error while sending or receiving"))
+        ended = spark_ended(hung_up)
     assert ended is not None
     assert ended.what == "Spark's JVM was killed by signal 9."
 

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -136,7 +136,7 @@ def spark_ended(error: BaseException | None = None) -> SparkEnded | None:
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
     if process is None:
         return None
-    if isinstance(error, Py4JNetworkError | ConnectionError):
+    if _hung_up(error):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_HANGING_UP)
     code = process.poll()
@@ -147,6 +147,12 @@ def spark_ended(error: BaseException | None = None) -> SparkEnded | None:
     return SparkEnded(
         f"Spark's JVM {how}.", untouched="Nothing is lost.", next=f"Run the job again: it resumes.{memory}"
     )
+
+
+def _hung_up(error: BaseException | None) -> bool:
+    """Whether it says that the connection broke: py4j has a name for that, or gives an error of Java's without a trace."""
+    told = isinstance(error, Py4JNetworkError | ConnectionError)
+    return told or (type(error) is Py4JError and "Trace:" not in str(error))
 
 
 def stop_session(session: SparkSession) -> None:
