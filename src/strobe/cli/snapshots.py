@@ -124,9 +124,9 @@ def _checked(manifest: Manifest) -> dict[str, Any]:
 
 def _stages(manifest: Manifest) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage" if manifest.host == "spark" else "node")
+    table.add_column("stage" if manifest.host == "spark" else "node", overflow="ellipsis")
     for name in ("batch", "partitions", "state rows", "files", "size", "new", "alignment", "sync", "async"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for uid, node in manifest.nodes.items():
         table.add_row(
             uid,
@@ -157,12 +157,13 @@ def _in_words(value: Json) -> str:
 
 def _channels(manifest: Manifest) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("channel")
-    for name in ("barrier at", "read by", "read up to", "in flight (rows)"):
-        table.add_column(name, justify="right")
+    table.add_column("channel", overflow="ellipsis")
+    table.add_column("read by", overflow="ellipsis")
+    for name in ("barrier at", "read up to", "in flight (rows)"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, channel in manifest.channels.items():
         for consumer, flight in channel.in_flight.items():
-            table.add_row(name, str(channel.barrier), consumer, str(flight.after), f"{flight.rows or 0:,}")
+            table.add_row(name, consumer, str(channel.barrier), str(flight.after), f"{flight.rows or 0:,}")
     return table
 
 

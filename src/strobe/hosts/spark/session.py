@@ -150,7 +150,7 @@ def spark_ended(error: BaseException | None = None) -> SparkEnded | None:
 
 
 def _hung_up(error: BaseException | None) -> bool:
-    """Whether it says that the connection broke: py4j has a name for that, or gives an error of Java's without a trace."""
+    """Whether it says that the connection broke: py4j has a name for that, or gives an error without a trace."""
     told = isinstance(error, Py4JNetworkError | ConnectionError)
     return told or (type(error) is Py4JError and "Trace:" not in str(error))
 
