@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.table import Table
@@ -20,6 +20,9 @@ from strobe.store.locate import Located, locate
 from strobe.store.manifest import Manifest
 
 __all__ = ["inspect_command", "verify_command"]
+
+_ROOM_FOR_STAGES: Final = 100  # columns
+_TWO_LINES: Final = {"partitions": "parti-\ntions", "state rows": "state\nrows", "alignment": "align-\nment"}
 
 
 @click.command(
@@ -56,7 +59,7 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
     if manifest.host == "live":
         _show_live(session, found, manifest)
         return 0
-    session.console.print(_stages(manifest))
+    session.console.print(_stages(manifest, narrow=session.console.width < _ROOM_FOR_STAGES))
     if manifest.channels:
         session.console.print(_channels(manifest))
     for name, prepared in manifest.sinks.items():
@@ -122,11 +125,12 @@ def _checked(manifest: Manifest) -> dict[str, Any]:
     return {"root": root_of(manifest), "files": sum(1 for _ in manifest.blobs()), "bytes": manifest.bytes_total}
 
 
-def _stages(manifest: Manifest) -> Table:
+def _stages(manifest: Manifest, *, narrow: bool) -> Table:
+    """On a narrow terminal headings take two lines, so that there is room for the names of stages."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage" if manifest.host == "spark" else "node", overflow="ellipsis")
     for name in ("batch", "partitions", "state rows", "files", "size", "new", "alignment", "sync", "async"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(_TWO_LINES.get(name, name) if narrow else name, justify="right", no_wrap=True)
     for uid, node in manifest.nodes.items():
         table.add_row(
             uid,
