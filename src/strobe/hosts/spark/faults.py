@@ -22,6 +22,7 @@ POINTS: Final[Mapping[str, str]] = {
     "batch.computed": "the batch's rows are in Parquet files, nothing names them yet",
     "batch.in-channel": "the batch's commit is in the channel, its sinks have not been written",
     "batch.in-sink": "the batch is in channel and sinks, Spark has not committed it",
+    "due.added": "a batch without rows that is due is in its query's log, it has not run",
     "snapshot.id-reserved": "the coordinator has taken a new id, no stage knows of it",
     "snapshot.triggered": "the first stage has been told to start the snapshot",
     "snapshot.state-recorded": "a stage has decided on its cut, its barrier is not out",

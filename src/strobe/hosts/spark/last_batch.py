@@ -14,14 +14,10 @@ Each step can be found out from the log alone, so a stage that dies in the middl
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from strobe.hosts.spark import spark_checkpoint
-from strobe.model.errors import Damaged
+from strobe.hosts.spark import empty_batch, spark_checkpoint
 
 __all__ = ["END_OF_TIME", "add", "drop_refused", "due", "put_back"]
 
@@ -33,15 +29,7 @@ def add(checkpoint: Path) -> int | None:
 
     The log must end with a committed batch.
     """
-    committed = spark_checkpoint.last_committed(checkpoint)
-    if committed is None:
-        return None
-    version, meta, *sources = _lines(checkpoint / "offsets" / str(committed))
-    head = json.loads(meta)
-    head["batchWatermarkMs"] = END_OF_TIME
-    head["batchTimestampMs"] = max(int(time.time() * 1000), int(head["batchTimestampMs"]))
-    _write(checkpoint / "offsets" / str(committed + 1), [version, json.dumps(head, separators=(",", ":")), *sources])
-    return committed + 1
+    return empty_batch.add(checkpoint, END_OF_TIME)
 
 
 def due(checkpoint: Path) -> int | None:
@@ -58,7 +46,7 @@ def drop_refused(checkpoint: Path, written: int) -> None:
     it would have read is read by the next one."""
     logged, committed = spark_checkpoint.last_logged(checkpoint), spark_checkpoint.last_committed(checkpoint)
     if logged is not None and logged != committed and logged > written:
-        _remove(checkpoint / "offsets" / str(logged))
+        empty_batch.remove(checkpoint / "offsets" / str(logged))
 
 
 def put_back(checkpoint: Path) -> None:
@@ -66,51 +54,15 @@ def put_back(checkpoint: Path) -> None:
     committed = spark_checkpoint.last_committed(checkpoint)
     if committed is None or committed == 0:
         return
-    offsets, commit = checkpoint / "offsets" / str(committed), checkpoint / "commits" / str(committed)
-    if END_OF_TIME not in (_watermark(checkpoint, committed), _next_watermark(commit)):
+    if END_OF_TIME not in (_watermark(checkpoint, committed), empty_batch.next_watermark(checkpoint, committed)):
         return
     logged = spark_checkpoint.last_logged(checkpoint)
     if logged is not None and logged > committed:
-        _remove(checkpoint / "offsets" / str(logged))  # refused: nothing of it was begun
-    before = max(_watermark(checkpoint, committed - 1), _next_watermark(checkpoint / "commits" / str(committed - 1)))
-    for path, name in ((offsets, "batchWatermarkMs"), (commit, "nextBatchWatermarkMs")):
-        version, meta, *rest = _lines(path)
-        head = json.loads(meta)
-        head[name] = before
-        _write(path, [version, json.dumps(head, separators=(",", ":")), *rest])
+        empty_batch.remove(checkpoint / "offsets" / str(logged))  # refused: nothing of it was begun
+    before = max(_watermark(checkpoint, committed - 1), empty_batch.next_watermark(checkpoint, committed - 1))
+    empty_batch.change(checkpoint / "offsets" / str(committed), "batchWatermarkMs", before)
+    empty_batch.change(checkpoint / "commits" / str(committed), "nextBatchWatermarkMs", before)
 
 
 def _watermark(checkpoint: Path, batch: int) -> int:
     return spark_checkpoint.read_offsets(checkpoint, batch).watermark_ms
-
-
-def _next_watermark(commit: Path) -> int:
-    lines = _lines(commit)
-    value: Any = json.loads(lines[1])
-    return int(value.get("nextBatchWatermarkMs", 0))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text().split("\n")
-    except OSError as error:
-        raise Damaged(f"Spark's checkpoint file {path} cannot be read: {error.strerror}.") from error
-    if len(lines) < 2:
-        raise Damaged(f"Spark's checkpoint file {path} is cut off.")
-    return lines
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    """Whole or not at all. Hadoop keeps a checksum beside some files; one that no longer fits would be an error."""
-    temporary = path.with_name(f".{path.name}.strobe")
-    with temporary.open("w") as file:
-        file.write("\n".join(lines))
-        file.flush()
-        os.fsync(file.fileno())
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    os.replace(temporary, path)
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

@@ -9,18 +9,19 @@ crash between any two of them is mended by running the batch again.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strobe.hosts.spark import faults, last_batch, spark_checkpoint
+from strobe.hosts.spark import faults, spark_checkpoint
 from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.config import RestartPolicy
@@ -29,6 +30,7 @@ from strobe.hosts.spark.failures import is_outage, reason, without_spark_words
 from strobe.hosts.spark.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.pipeline import StageSpec
 from strobe.hosts.spark.session import SparkEnded, spark_ended
+from strobe.hosts.spark.settling import Settling
 from strobe.hosts.spark.writer import write_files
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation, SnapshotId
@@ -37,7 +39,6 @@ __all__ = ["StageRunner", "StageState"]
 
 _log = logging.getLogger("strobe.stage")
 _PATIENCE = 30.0  # seconds that a stop waits for the running batch
-_POLL = 0.05
 _GRACE = 2.0  # seconds for Spark to throw away a batch that does not end
 _starting = threading.Lock()  # a query takes its settings from the session when it starts
 _READER_PATIENCE = 15.0  # seconds; Spark's own is 10
@@ -100,6 +101,10 @@ class StageRunner:
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"stage-{spec.uid}", daemon=True)
         self._running = threading.Event()
+        self._settling = Settling(
+            spec, result, agent, self._life_apart,
+            written=self._written, setting=self._setting, stopping=self._stopping,
+        )  # fmt: skip
 
     @property
     def progress(self) -> Mapping[str, Any]:
@@ -195,7 +200,7 @@ class StageRunner:
         self._stopping.clear()
         for failures in range(1, self._restart.attempts + 2):
             try:
-                self._run_last_batch()
+                self._settling.run_last_batch()
                 break
             except Exception as error:
                 if self._closed or isinstance(error, Fenced | Damaged) or failures > self._restart.attempts:
@@ -222,56 +227,29 @@ class StageRunner:
         self._thread = threading.Thread(target=self._run, name=f"stage-{self.spec.uid}", daemon=True)
         self._thread.start()
 
-    def _run_last_batch(self) -> None:
-        checkpoint = self.agent.checkpoint
-        if last_batch.due(checkpoint) is None:
-            logged = spark_checkpoint.last_logged(checkpoint)
-            written = self._written()
-            if logged is not None and logged <= written and not spark_checkpoint.is_committed(checkpoint, logged):
-                self._run_alone(logged)  # others see some of it already
-            if self._has_event_time():
-                last_batch.drop_refused(checkpoint, written)
-                if last_batch.add(checkpoint) is not None:
-                    faults.point("drain.last-batch-added", self.spec.uid)
-        self._finish_last_batch()
-
-    def _finish_last_batch(self) -> None:
-        """At a drain, and at the next start if that was cut short."""
-        due = last_batch.due(self.agent.checkpoint)
-        if due is not None:
-            self._run_alone(due)
-            faults.point("drain.last-batch-run", self.spec.uid)
-        last_batch.put_back(self.agent.checkpoint)
-
-    def _run_alone(self, batch: int) -> None:
-        """A life for this one batch, which is the last in the query's log. It takes part in no snapshot."""
+    @contextlib.contextmanager
+    def _life_apart(self, last: int) -> Iterator[StreamingQuery]:
+        """The query in a life that takes part in no snapshot, and runs no batch after `last`."""
         self._cause = None
         self._life += 1
-        self.agent.standstill.after(batch)
+        self.agent.standstill.stand_after(last)
         query = None
         try:
             self.agent.start(Incarnation(self._life), self._newest(), aloof=True)
             with _turns:
                 query = self._query = self._start_query()
-            while not spark_checkpoint.is_committed(self.agent.checkpoint, batch):
-                if self._stopping.is_set() or not query.isActive:
-                    query.awaitTermination(1)  # says why
-                    raise Failed(f"Stage {self.spec.uid!r} ended before its batch {batch} did.")
-                time.sleep(_POLL)
+            yield query
         finally:
             if query is not None:
                 self._stop_query(query)
             self.agent.stop(_GRACE)
-            self.agent.standstill.lift()
+            self.agent.standstill.let_go()
 
     def _written(self) -> int:
         """The last batch of which channel or sinks know."""
         held = [sink.last_batch() for sink in self.spec.sinks]
         held += [self.output.log.last_batch(self.output.timeline)] if self.output is not None else []
         return max((batch for batch in held if batch is not None), default=-1)
-
-    def _has_event_time(self) -> bool:
-        return "EventTimeWatermark" in str(self._result._jdf.queryExecution().analyzed().toString())
 
     # ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -306,17 +284,13 @@ class StageRunner:
     def _live(self) -> str | None:
         """One life, from start to end. What it failed of, or None if the query ended by itself."""
         self._cause = None
-        self._life += 1
         try:
             self.check()
-            self._finish_last_batch()
+            self._settling.before_start()
+            self._life += 1
             self.agent.start(Incarnation(self._life), self._newest(), written=self._written())
             with _turns:
-                try:
-                    query = self._query = self._start_query()
-                except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
-                    self._refuse(error)
-                    return str(self.failure)
+                query = self._query = self._start_query()
                 self.state = StageState.RUNNING
                 self._running.set()
                 self._await_readers(query)
@@ -341,10 +315,10 @@ class StageRunner:
             if self._stopping.is_set() or not query.isActive or time.monotonic() > deadline:
                 break
 
-    def _refuse(self, error: Exception) -> None:
+    def _refused(self, error: Exception) -> Misuse:
         """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
         what = without_spark_words(str(error).splitlines()[0])
-        self.failure = Misuse(
+        return Misuse(
             f"Stage {self.spec.uid!r} (output_mode {self.spec.output_mode!r}): Spark refuses the query: {what}",
             untouched="Nothing was started; what the job had done before is as it was.",
             next="Change the stage, or its output_mode, and run again.",
@@ -363,12 +337,19 @@ class StageRunner:
                 if spec.trigger:
                     writer = writer.trigger(**spec.trigger)
                 return writer.option("checkpointLocation", str(self.agent.checkpoint)).foreachBatch(self._batch).start()
+            except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
+                raise self._refused(error) from error
             finally:
                 for key, old in before.items():
                     if old is None:
                         spark.conf.unset(key)
                     else:
                         spark.conf.set(key, old)
+
+    def _setting(self, key: str, default: str) -> str:
+        """What the query's settings are, or will be."""
+        with _starting:
+            return self.spec.conf.get(key) or str(self._result.sparkSession.conf.get(key, default))
 
     def _stop_query(self, query: StreamingQuery) -> bool:
         """Stopping a query in the middle of a batch is loud and throws work away, so wait until it rests. False if it

@@ -25,15 +25,15 @@ class Standstill:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._stop_at: SnapshotId | None = None
-        self._last: int | None = None  # the last batch that is admitted; None: all are
+        self._last: int | None = None  # the last batch that the savepoint admits; None: all
+        self._end: int | None = None  # the last batch of this life of the stage; None: it goes on
 
     @property
     def stands(self) -> bool:
-        return self._last is not None
+        return self._last is not None or self._end is not None
 
     def admits(self, batch: int) -> bool:
-        last = self._last
-        return last is None or batch <= last
+        return all(last is None or batch <= last for last in (self._last, self._end))
 
     def hear(self, message: ToAgent) -> bool:
         """A word from the coordinator. True if it was meant for here alone."""
@@ -49,9 +49,14 @@ class Standstill:
         if snapshot == self._stop_at:
             self._last = batch
 
-    def after(self, batch: int) -> None:
-        """Stand still after this batch, whatever is recorded."""
-        self._last = batch
+    def stand_after(self, batch: int) -> None:
+        """Stand still after this batch, whatever is recorded, until `let_go`."""
+        self._end = batch
+
+    def let_go(self) -> None:
+        with self._changed:
+            self._end = None
+            self._changed.notify_all()
 
     def lift(self) -> None:
         with self._changed:
