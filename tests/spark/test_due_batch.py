@@ -22,8 +22,9 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import strobe
-from strobe.hosts.spark import due_batch
-from strobe.hosts.spark.stage_files import channel_positions
+from strobe.hosts.spark import due_batch, spark_checkpoint
+from strobe.hosts.spark.due_batch import Waits
+from strobe.hosts.spark.stage_files import channel_positions, stage_checkpoint
 from strobe.model.ids import NodeId
 from strobe.store.locate import locate
 from tests.spark.jobs import PATIENCE, eventually, finish, stage
@@ -249,3 +250,107 @@ def test_without_it_rows_are_missing_and_a_resume_behind_the_cut_brings_them(
     job = start(pipeline, undisturbed.root, spark)
     finish(job)
     assert tables(undisturbed.root) == undisturbed.tables
+
+
+# ── operators that wait for the clock ───────────────────────────────────────────────────────────────────────────────
+
+
+class Reminder(StatefulProcessor):
+    """A moment after the first row of a key it is named once, whether rows come or not."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"key": [key[0]]})
+
+    def close(self) -> None:
+        pass
+
+
+def reminders(events: DataFrame) -> DataFrame:
+    return events.groupBy("key").transformWithStateInPandas(Reminder(), "key STRING", "Append", "ProcessingTime")
+
+
+def test_timers_of_the_clock_fire_after_a_resume_without_new_rows(spark: SparkSession, tmp_path: Path) -> None:
+    data, hold = write_events(tmp_path / "in"), Hold()
+
+    def pipeline() -> strobe.Pipeline:
+        made = strobe.Pipeline("clock", checkpoint=strobe.CheckpointConfig(interval=None))
+        sinks = [strobe.DeltaSink("reminders"), hold.sink("reminders")]
+        made.stage(uid="reminders", to=sinks)(lambda spark: reminders(read_events(spark, data)))
+        return made
+
+    job = start(pipeline(), tmp_path, spark)
+    hold.job.set_result(job)
+    eventually(lambda: bool(hold.held), "the rows are there", job)
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(job.stop)
+        eventually(lambda: job.runners[NodeId("reminders")].agent._draining, "the stage is to stop")
+        hold.free.set()
+        stopping.result(PATIENCE)
+    checkpoint = stage_checkpoint(job.home, NodeId("reminders"))
+    assert spark_checkpoint.last_committed(checkpoint) == 0
+    (checkpoint / "offsets/1").unlink(missing_ok=True)  # as if it had died right behind the rows
+    again = start(pipeline(), tmp_path, spark)
+    try:
+        eventually(lambda: len(delta_rows(tmp_path / "reminders", "select * from t")) == 2, "both are named", again)
+    finally:
+        again.stop()
+
+
+# ── the rule ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def totals(events: DataFrame) -> DataFrame:
+    return events.withWatermark("ts", "0 seconds").groupBy(F.window("ts", "10 seconds")).count()
+
+
+def counts(events: DataFrame) -> DataFrame:
+    return events.groupBy("key").count()
+
+
+def counts_in_sql(events: DataFrame) -> DataFrame:
+    events.withWatermark("ts", "0 seconds").createOrReplaceTempView("due_events")
+    return events.sparkSession.sql("select distinct key, ts from due_events")
+
+
+def passing(events: DataFrame) -> DataFrame:
+    return events.withWatermark("ts", "0 seconds").where("id > 1")
+
+
+def totals_in_batches(events: DataFrame) -> DataFrame:
+    """Joined with a table that does not stream."""
+    table = events.sparkSession.range(3).withColumnRenamed("id", "n")
+    return events.withWatermark("ts", "0 seconds").join(table, F.expr("id = n"))
+
+
+def patience(events: DataFrame) -> DataFrame:
+    return events.groupBy("key").applyInPandasWithState(
+        expire, "key STRING, n BIGINT", "n BIGINT", "append", GroupStateTimeout.ProcessingTimeTimeout
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "mode", "waits"),
+    [
+        *((query, "append", Waits(watermark=True)) for query, _ in QUERIES.values()),
+        (totals, "update", Waits(watermark=True)),
+        (totals, "complete", Waits()),
+        (counts, "update", Waits()),
+        (counts_in_sql, "append", Waits(watermark=True)),
+        (passing, "append", Waits()),
+        (totals_in_batches, "append", Waits()),
+        (reminders, "append", Waits(clock=True)),
+        (patience, "append", Waits(clock=True)),
+    ],
+)
+def test_what_a_query_waits_for_besides_rows(
+    spark: SparkSession, tmp_path: Path, query: Query, mode: str, waits: Waits
+) -> None:
+    (tmp_path / "in").mkdir()
+    assert due_batch.waits_of(query(read_events(spark, tmp_path / "in")), mode) == waits
