@@ -18,7 +18,7 @@ from strobe.hosts.spark.connectors.base import Sink, SinkContext
 from strobe.hosts.spark.connectors.file import FileSink
 from strobe.hosts.spark.local_frame import local_frame
 from strobe.model.errors import Misuse
-from strobe.model.ids import Incarnation, NodeId, Timeline
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.testing import SinkContract
 
 pytestmark = pytest.mark.spark
@@ -93,6 +93,9 @@ def test_others_read_the_directory_as_one_table(tmp_path: Path, spark: SparkSess
     expected = [(k, v) for k in range(3) for v in ('a "b", c', "x")]
     reader = spark.read.schema(SCHEMA).option("header", "true").option("escape", '"').format(format)
     assert sorted(map(tuple, reader.load(str(tmp_path / "out")).select("k", "v").collect())) == expected
+    was = file_restore.recorded(sink.position(SnapshotId(1)))
+    assert was is not None
+    file_restore.take_back(was, 2)  # what Strobe notes beside the batches is not for them
     found = duckdb.execute(f"SELECT k, v FROM read_{format}('{tmp_path}/out/*/*.{format}') ORDER BY ALL")
     assert found.fetchall() == expected
 

@@ -24,7 +24,7 @@ from strobe.model.errors import Failed, Misuse
 __all__ = ["HIDDEN", "LINEAGE", "Lineage", "copy", "directory_name", "outlook", "recorded", "shown", "take_back"]
 
 HIDDEN: Final = ".strobe"
-LINEAGE: Final = "lineage.json"
+LINEAGE: Final = "lineage"  # no suffix: others read a directory of JSON files by that
 _LEFT: Final = "left"
 _BATCH: Final = re.compile(r"batch=([0-9]+)-([0-9]+)")
 

@@ -7,7 +7,7 @@ written.
 
 A job is known by an *identity* that is made up when it first writes: a job of the same name in another home is another
 job, one whose home was moved is the same, and so is one that goes on after a restore. A copy of a home, while the
-original is still there, is another.
+original is still there, is another; it may write to what was copied along with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 
 __all__ = ["OWNER", "Claim", "claim", "why_not_mine"]
 
-OWNER: Final = "owner.json"
+OWNER: Final = "owner"  # no suffix: others read a directory of JSON files by that
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def why_not_mine(place: Path, context: SinkContext, what: str, *, written: bool)
     if found.identity != mine or found.job != context.job:
         return _another_job(place, found, what, who)
     kept = _real(context.identity_file)
-    if found.kept != kept and found.still_there and not os.path.samefile(found.kept, kept):
+    copied = found.kept != kept and found.still_there and not os.path.samefile(found.kept, kept)
+    if copied and not _is_copy(place, found, kept):
         return _another_job(place, found, what, f"{who}, of which this is a copy,")
     if found.stage != context.stage and written:
         return Misuse(
@@ -89,6 +90,15 @@ def why_not_mine(place: Path, context: SinkContext, what: str, *, written: bool)
             next=f"Give the sink back to {found.stage!r}, or give {context.stage!r} another path.",
         )
     return None
+
+
+def _is_copy(place: Path, found: Claim, kept: str) -> bool:
+    """Whether the place was copied along with the home: the original's is at the same place beside the original's home,
+    and is another directory."""
+    beside = os.path.relpath(os.path.realpath(place), os.path.dirname(kept))
+    original = Path(os.path.normpath(os.path.join(os.path.dirname(found.kept), beside)))
+    theirs = _read(original)
+    return theirs is not None and theirs.identity == found.identity and not os.path.samefile(original, place)
 
 
 def _another_job(place: Path, found: Claim, what: str, who: str) -> Misuse:
