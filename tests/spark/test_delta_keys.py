@@ -297,6 +297,8 @@ def test_an_empty_string_in_a_partition_is_the_null_that_readers_find(tmp_path: 
     for turn, text in enumerate(("", None, "")):
         world.write({"p": text, "v": turn})
     assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist() == [{"p": None, "v": 2}]
+    with pytest.raises(Failed, match=r"the same key \(p\); an empty string in p, a partition, is a null"):
+        world.write({"p": "", "v": 1}, {"p": None, "v": 2})
 
 
 @pytest.mark.parametrize(("kind", "value"), [(StringType(), "é" * 50), (DoubleType(), 1e-300)])

@@ -53,9 +53,13 @@ class RowRules:
         """The rows of one batch that can be written, in the table's types, and those that cannot."""
         bad: dict[int, str] = {}
         columns = [self._fitted(rows, field, bad) for field in self._target]
+        same_key = f"another row of the batch has the same key ({', '.join(self.key)})"
         for name in self._partitions:
             at = self._target.get_field_index(name)
+            before = columns[at].null_count
             columns[at] = _without_empty(columns[at])
+            if name in self.key and columns[at].null_count > before:
+                same_key += f"; an empty string in {name}, a partition, is a null"
             for number in too_long(columns[at], name):
                 bad.setdefault(
                     number, f"the text of column {name}, a partition, is longer than {longest_partition(name)} bytes"
@@ -70,7 +74,7 @@ class RowRules:
                 bad.setdefault(number, f"it violates the constraint {name}: {expression}")
         if self.key:
             for number in self._ambiguous(fitted, bad):
-                bad.setdefault(number, f"another row of the batch has the same key ({', '.join(self.key)})")
+                bad.setdefault(number, same_key)
         rejected = [Rejected(_values(rows.slice(n, 1))[0], reason, batch) for n, reason in sorted(bad.items())]
         if bad:
             fitted = fitted.filter(pa.array([n not in bad for n in range(rows.num_rows)], pa.bool_()))
