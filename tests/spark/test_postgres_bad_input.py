@@ -108,11 +108,29 @@ def test_a_key_that_the_stage_does_not_return_is_refused(database: Database, tmp
     assert "it has no column day" in error.what
 
 
+@pytest.mark.parametrize("name", ["strobe_batch", "strobe_row"])
+def test_a_column_with_a_name_of_strobes_own_is_refused(database: Database, tmp_path: Path, name: str) -> None:
+    rows = t.StructType([t.StructField("account", t.LongType()), t.StructField(name, t.LongType())])
+    error = refusal(strobe.PostgresSink(database.dsn, "balances", key="account"), tmp_path, rows)
+    assert f"the name '{name}' is Strobe's own" in error.what
+
+
+def test_the_statement_that_is_proposed_makes_the_table(database: Database, tmp_path: Path) -> None:
+    names = ['The "key"', "it's 100 %"]
+    rows = t.StructType([t.StructField(name, t.LongType()) for name in names])
+    sink = strobe.PostgresSink(database.dsn, "fresh", key=names[0])
+    database.run(refusal(sink, tmp_path, rows).next.removeprefix("Create it: "))
+    sink.open(context_of(tmp_path, rows))
+
+
 def test_a_stage_that_replaces_everything_is_refused(database: Database, tmp_path: Path) -> None:
     assert "complete" in refusal(strobe.PostgresSink(database.dsn, "balances"), tmp_path, mode="complete").what
 
 
-@pytest.mark.parametrize("arguments", [{"delivery": "sometimes"}, {"table": ""}, {"table": ".x"}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"delivery": "sometimes"}, {"table": ""}, {"table": ".x"}, {"key": ["a", "a"]}, {"key": 5}, {"key": ""}],
+)
 def test_what_can_never_be_meant_is_refused_at_once(arguments: dict[str, Any]) -> None:
     with pytest.raises(Misuse):
         strobe.PostgresSink("postgresql://localhost/x", **{"table": "t", **arguments})

@@ -87,6 +87,50 @@ def test_every_type_arrives_as_it_was(database: Database) -> None:
     assert database.rows("SELECT * FROM target") == rows
 
 
+_KEYS: dict[str, tuple[pa.DataType, str, list[Any]]] = {
+    "boolean": (pa.bool_(), "boolean", [True, False]),
+    "tinyint": (pa.int8(), "smallint", [-128, 127]),
+    "bigint": (pa.int64(), "bigint", [-(2**63), 2**53, 2**53 + 1]),
+    "float": (pa.float32(), "real", [0.0, 1.5, math.nan, math.inf]),
+    "double": (pa.float64(), "double precision", [0.0, 0.1, math.nan, -math.inf]),
+    "decimal": (pa.decimal128(38, 10), "numeric(38,10)", [Decimal("0.1"), Decimal("-0.1")]),
+    "string": (pa.string(), "text", ["", "a", "A", "it's", 'q"', "\\", "%s", "é", "e\u0301", "🙂"]),
+    "binary": (pa.binary(), "bytea", [b"", b"\0", b"\0\xff"]),
+    "date": (pa.date32(), "date", [date(1, 1, 1), date(9999, 12, 31)]),
+    "timestamp": (pa.timestamp("us", "UTC"), "timestamptz", [datetime(y, 1, 1, tzinfo=UTC) for y in (1, 1970)]),
+    "timestamp_ntz": (pa.timestamp("us"), "timestamp", [datetime(1970, 1, 1), datetime(1970, 1, 1, microsecond=1)]),
+    "interval": (pa.duration("us"), "interval", [timedelta(days=3, microseconds=1), timedelta(0)]),
+    "array": (pa.list_(pa.string()), "text[]", [["", None], [], ["a,b"]]),
+    "struct": (pa.struct([("x", pa.int64())]), "jsonb", [{"x": 1}, {"x": None}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [[kind] for kind in _KEYS] + [["string", "double", "timestamp", "struct"]], ids=str)
+@pytest.mark.parametrize("sorted_out", [False, True])
+def test_every_type_is_a_key(database: Database, kinds: list[str], sorted_out: bool) -> None:
+    names = [f'The "{kind}" %s' for kind in kinds]
+    quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    columns = [f"{name} {_KEYS[kind][1]}" for name, kind in zip(quoted.split(", "), kinds, strict=True)]
+    database.run(f"CREATE TABLE target ({', '.join(columns)}, v bigint, PRIMARY KEY ({quoted}))")
+    keys = list(zip(*(_KEYS[kind][2][:2] if len(kinds) > 1 else _KEYS[kind][2] for kind in kinds), strict=True))
+    schema = pa.schema([*((name, _KEYS[kind][0]) for name, kind in zip(names, kinds, strict=True)), ("v", pa.int64())])
+    for turn in range(3):
+        rows = [{**dict(zip(names, key, strict=True)), "v": turn * 100 + n} for n, key in enumerate(keys)]
+        given = pa.Table.from_pylist(rows, schema=schema).append_column(BATCH, pa.array([turn] * len(rows), pa.int64()))
+        into = order(database, "target", *names, "v", key=tuple(names), through=turn, sorted_out=sorted_out)
+        assert load(into, iter(given.to_batches())) == Outcome(Verdict.WRITTEN, len(rows))
+    assert database.rows("SELECT v FROM target ORDER BY v") == [(200 + n,) for n in range(len(keys))]
+
+
+def test_minus_zero_is_zero(database: Database) -> None:
+    database.run("CREATE TABLE target (k float8 PRIMARY KEY, v bigint)")
+    schema = pa.schema([("k", pa.float64()), ("v", pa.int64())])
+    for turn, zero in enumerate((0.0, -0.0)):
+        given = batches((zero, turn), types=schema, batch=turn)
+        load(order(database, "target", "k", "v", key=("k",), through=turn), given)
+    assert database.rows("SELECT v FROM target") == [(1,)]
+
+
 def test_nested_values_go_into_json(database: Database) -> None:
     database.run("CREATE TABLE target (m jsonb, s jsonb, l jsonb)")
     schema = pa.schema([

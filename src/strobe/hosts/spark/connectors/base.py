@@ -14,6 +14,7 @@ graph that contains them is complete. Who may become visible when is decided by 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink", "Unreachable",
-    "fenced_off", "whole_results",
+    "column_names", "fenced_off", "whole_results",
 ]  # fmt: skip
 
 
@@ -173,6 +174,19 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027
         """The stage has ended."""
+
+
+def column_names(where: str, option: str, given: object) -> tuple[str, ...]:
+    """The columns that a user has named, one or several; Misuse if that cannot be meant."""
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+    names = () if given is None else names
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise Misuse(f"{where}: {option} is the name of a column or several names, not {name!r}.")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise Misuse(f"{where}: {option} has the column {twice[0]!r} twice.", next="Name each column once.")
+    return names
 
 
 def whole_results(sink: Sink, stage: NodeId, instead: str) -> Misuse:

@@ -38,10 +38,11 @@ from strobe.hosts.spark.connectors.base import (
     SinkFate,
     SinkOutlook,
     TransactionalSink,
+    column_names,
     whole_results,
 )
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
-from strobe.hosts.spark.connectors.delta_keys import check_columns, check_names, check_partitions
+from strobe.hosts.spark.connectors.delta_keys import check_columns, check_partitions
 from strobe.hosts.spark.connectors.delta_rows import RowRules, newest_by_key
 from strobe.hosts.spark.connectors.delta_table import (
     APPEND_ONLY,
@@ -83,8 +84,8 @@ class DeltaSink(TransactionalSink):
         properties are also set on one that exists. `dead_letters` takes rows that the table does not."""
         where = f"DeltaSink({str(path)!r})"
         self.path = local_path(path, where)
-        self.key = check_names(where, "key", key)
-        self.partition_by = check_names(where, "partition_by", partition_by)
+        self.key = column_names(where, "key", key)
+        self.partition_by = column_names(where, "partition_by", partition_by)
         self.properties = dict(properties or {})
         self.dead_letters = dead_letters
         self._delivery = Delivery.of(delivery, "DeltaSink")

@@ -10,7 +10,6 @@ Delta itself keeps an empty string there as null.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -24,26 +23,13 @@ from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.errors import Misuse
 
 __all__ = [
-    "ROW", "check_columns", "check_names", "check_partitions", "first_of_each_key", "last_of_each_key",
+    "ROW", "check_columns", "check_partitions", "first_of_each_key", "last_of_each_key",
     "longest_partition", "rows_of_one_key", "too_long",
 ]  # fmt: skip
 
 ROW: Final = "__strobe_row"  # the number of a row, while rows are looked at
 _RESERVED: Final = ("__strobe_", "__delta_rs_")
 _LONGEST: Final = 255  # bytes of a directory's name
-
-
-def check_names(where: str, option: str, given: object) -> tuple[str, ...]:
-    """The columns that a user has named, one or several; Misuse if that cannot be meant."""
-    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
-    names = () if given is None else names
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise Misuse(f"{where}: {option} is the name of a column or several names, not {name!r}.")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise Misuse(f"{where}: {option} has the column {twice[0]!r} twice.", next="Name each column once.")
-    return names
 
 
 def check_columns(context: SinkContext, key: Sequence[str], partition_by: Sequence[str], what: str) -> None:

@@ -32,6 +32,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkOutlook,
     TransactionalSink,
     Unreachable,
+    column_names,
     whole_results,
 )  # fmt: skip
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
@@ -70,7 +71,7 @@ class PostgresSink(TransactionalSink):
     ) -> None:
         self.dsn = Dsn(dsn)
         self.table = table
-        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.key = column_names(f"PostgresSink(…, {table!r})", "key", key)
         self.dead_letters = dead_letters
         split_name(table)
         self._delivery = Delivery.of(delivery, "PostgresSink")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from strobe.hosts.spark.connectors.base import Delivery, SinkContext
 from strobe.hosts.spark.connectors.postgres_connect import Table, quoted, table_of
-from strobe.hosts.spark.connectors.postgres_load import BATCH
+from strobe.hosts.spark.connectors.postgres_load import BATCH, ROW
 from strobe.hosts.spark.connectors.postgres_types import ddl_of, misfit
 from strobe.model.errors import Misuse
 
@@ -30,8 +30,9 @@ def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context
             untouched=_UNTOUCHED,
             next=f"Its columns are: {', '.join(names)}.",
         )
-    if BATCH in names:
-        raise Misuse(f"{where}: the name {BATCH!r} is Strobe's own.", untouched=_UNTOUCHED, next="Rename the column.")
+    own = [name for name in (BATCH, ROW) if name in names]
+    if own:
+        raise Misuse(f"{where}: the name {own[0]!r} is Strobe's own.", untouched=_UNTOUCHED, next="Rename the column.")
     table = table_of(connection, sink.table)
     if table is None:
         raise Misuse(

@@ -32,12 +32,12 @@ import pyarrow.compute as pc
 from strobe.hosts.spark.connectors.postgres_connect import Column, Dsn, in_the_row, is_passing, quoted, row_problem
 from strobe.hosts.spark.connectors.postgres_types import has_nul, to_csv
 
-__all__ = ["BATCH", "MARKS", "SINKS", "Load", "Outcome", "Verdict", "load"]
+__all__ = ["BATCH", "MARKS", "ROW", "SINKS", "Load", "Outcome", "Verdict", "load"]
 
 SINKS: Final = "strobe_sinks"  # who may write: one row for each sink
 MARKS: Final = "strobe_batches"  # how far a table has come: one row for each sink and timeline
 BATCH: Final = "strobe_batch"  # the column with a row's batch, in what the load is given
-_ROW: Final = "strobe_row"
+ROW: Final = "strobe_row"
 
 
 @dataclass(frozen=True)
@@ -233,10 +233,10 @@ class _Loading:
                     raise _End(Outcome(Verdict.REJECTED, 0, tuple(self.rejected)))
             keep = pc.invert(mask)
             return self._checked(batch.filter(keep), extra)
-        if any(column.name == _ROW for column in extra):
+        if any(column.name == ROW for column in extra):
             first = self.rows + len(self.rejected)
             numbers = pa.array(range(first, first + batch.num_rows), pa.int64())
-            batch = batch.append_column(_ROW, numbers)
+            batch = batch.append_column(ROW, numbers)
         return batch
 
     def _unfit(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, str]]:
@@ -251,7 +251,7 @@ class _Loading:
     def _reject(self, batch: pa.RecordBatch, index: int, reason: str) -> None:
         row = batch.slice(index, 1).to_pylist()[0]
         number = row.pop(BATCH, None)
-        row.pop(_ROW, None)
+        row.pop(ROW, None)
         self.rejected.append((row, reason, number))
 
     # ── merging ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -261,7 +261,7 @@ class _Loading:
         own = quoted(order.schema, f"strobe_load_{uuid.uuid4().hex}")
         extra = [Column(BATCH, "int8", "bigint", None, True, False)]
         if order.sorted_out:
-            extra.append(Column(_ROW, "int8", "bigint", None, True, False))
+            extra.append(Column(ROW, "int8", "bigint", None, True, False))
         columns = ", ".join(f"{quoted(c.name)} {c.shown}" for c in (*order.columns, *extra))
         self.execute(f"CREATE UNLOGGED TABLE {own} ({columns})")
         self.copy(batches, own, tuple(extra))
@@ -308,18 +308,18 @@ class _Loading:
         raise _End(Outcome(Verdict.FAILED, message=reason, state="21000"))
 
     def _merge_sorting(self, own: str) -> None:
-        self.execute(f"CREATE INDEX ON {own} ({BATCH}, {_ROW})")
+        self.execute(f"CREATE INDEX ON {own} ({BATCH}, {ROW})")
         for batch in sorted(self.seen):
             self._merge_range(own, batch, 0, self.rows + len(self.rejected) + 1)
 
     def _merge_range(self, own: str, batch: int, first: int, end: int) -> None:
-        where = f" WHERE {BATCH} = {batch} AND {_ROW} >= {first} AND {_ROW} < {end}"
+        where = f" WHERE {BATCH} = {batch} AND {ROW} >= {first} AND {ROW} < {end}"
         problem = self._try(lambda: self.execute(self._upsert(own, where)))
         if problem is None:
             return
         names = [c.name for c in self.order.columns]
         chosen = ", ".join(map(quoted, names))
-        found = self.execute(f"SELECT count(*), min({_ROW}), max({_ROW}) FROM {own}{where}").fetchone()
+        found = self.execute(f"SELECT count(*), min({ROW}), max({ROW}) FROM {own}{where}").fetchone()
         count, low, high = found or (0, 0, 0)
         if count == 1:
             row = self.execute(f"SELECT {chosen} FROM {own}{where}").fetchone() or ()

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from strobe.hosts.spark.connectors.postgres_connect import Column
+from strobe.hosts.spark.connectors.postgres_connect import Column, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -92,8 +92,8 @@ def misfit(type: DataType, column: Column) -> str | None:
 
 def ddl_of(schema: StructType, table: str, key: Sequence[str]) -> str:
     """The statement that would make a table for the stage's rows."""
-    columns = [f'"{field.name}" {_sql(field.dataType)}' for field in schema.fields]
-    columns += [f"PRIMARY KEY ({', '.join(chr(34) + k + chr(34) for k in key)})"] if key else []
+    columns = [f"{quoted(field.name)} {_sql(field.dataType)}" for field in schema.fields]
+    columns += [f"PRIMARY KEY ({', '.join(map(quoted, key))})"] if key else []
     return f"CREATE TABLE {table} ({', '.join(columns)})"
 
 
