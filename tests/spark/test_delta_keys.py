@@ -46,6 +46,7 @@ from pyspark.sql.types import (
 from strobe.hosts.spark.connectors import staging
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.connectors.delta import DeltaSink
+from strobe.hosts.spark.connectors.delta_restore import why_unreachable
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 
@@ -372,6 +373,26 @@ def test_a_type_that_delta_does_not_have_is_refused_with_its_column(
 def test_what_cannot_be_meant_is_refused_where_it_is_said(options: dict[str, Any], says: str) -> None:
     with pytest.raises(Misuse, match=says):
         DeltaSink("t", **options)
+
+
+def test_a_path_that_delta_reads_as_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="stand for another character"):
+        DeltaSink("a%20b").open(context(tmp_path, StructType([StructField("k", LongType())])))
+    assert list(tmp_path.iterdir()) == []
+    DeltaSink("100% a b").open(context(tmp_path, StructType([StructField("k", LongType())])))
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_a_version_of_a_partitioned_table_is_found_again(tmp_path: Path, kind: str) -> None:
+    """Whatever its directories are called, below a directory with a space in its name."""
+    (tmp_path / "a b").mkdir()
+    world = World(tmp_path / "a b", {"p": KINDS[kind][0], "v": LongType()}, key="v", partition_by="p")
+    world.write(*({"p": value, "v": number} for number, value in enumerate(KINDS[kind][1])))
+    version = DeltaTable(str(tmp_path / "a b/t")).version()
+    world.write({"p": None, "v": 0})
+    assert why_unreachable(tmp_path / "a b/t", version) is None
+    next((tmp_path / "a b/t").glob("p=*/*.parquet")).unlink()
+    assert why_unreachable(tmp_path / "a b/t", version) is not None
 
 
 def test_a_key_on_a_table_that_never_changes_a_row_is_refused(tmp_path: Path) -> None:

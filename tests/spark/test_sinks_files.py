@@ -124,6 +124,15 @@ def test_what_cannot_be_meant_is_refused(make: Any) -> None:
         make()
 
 
+def test_nested_columns_in_csv_are_refused_with_their_name(tmp_path: Path, spark: SparkSession) -> None:
+    schema = local_frame(spark, [], "k BIGINT, tags ARRAY<STRING>").schema
+    life, staging = Incarnation(1), tmp_path / "home/t1"
+    context = SinkContext("j", NodeId("s"), "s/0", Timeline(1), life, schema, "append", tmp_path, staging)
+    with pytest.raises(Misuse, match=r"column tags is array<string>, and CSV has no such values"):
+        FileSink("out", format="csv").open(context)
+    FileSink("out", format="json").open(context)
+
+
 def test_a_result_that_is_replaced_at_each_batch_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(Misuse, match="complete"):
         opened(tmp_path, FileSink("out"), spark, mode="complete")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import strobe
 from strobe.hosts.spark.job import start_job
@@ -94,6 +96,80 @@ def test_tables_and_files_take_one_step_at_each_snapshot_and_go_back_with_it(
     resumed = start_job(numbers(tmp_path, *on_snapshot()), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
     finish(resumed)
     assert shows(tmp_path, 15)
+
+
+def hourly(root: Path) -> strobe.Pipeline:
+    """How much each shop sold in each hour, as a stage in New York computes it: two keys, one of them a window."""
+    pipeline = strobe.Pipeline("hourly", checkpoint=strobe.CheckpointConfig(interval=None, retained=5))
+    key = ["window", "shop's name"]
+
+    @pipeline.stage(
+        uid="hours",
+        output_mode="update",
+        trigger={"availableNow": True},
+        conf={"spark.sql.session.timeZone": "America/New_York"},
+        to=[
+            strobe.DeltaSink("batch", key=key),
+            strobe.DeltaSink("snapshot", key=key, delivery="on_snapshot"),
+            strobe.DeltaSink("batch by shop", key=key, partition_by="shop's name"),
+            strobe.DeltaSink(
+                "snapshot by hour", key=["shop's name", "start"], partition_by="start", delivery="on_snapshot"
+            ),
+        ],
+    )
+    def hours(spark: SparkSession) -> DataFrame:
+        sales = spark.readStream.schema("at timestamp, shop string, price double").option("maxFilesPerTrigger", 1)
+        window = F.window("at", "1 hour")
+        found = sales.json(str(root / "in")).withWatermark("at", "1 day").groupBy(window, F.col("shop").alias(key[1]))
+        return found.agg(
+            F.count("*").alias("n"), F.max("at").alias("newest`sale"), F.collect_list("price").alias("prices"),
+            F.max(F.create_map(F.lit("at"), F.col("at")).getItem("at")).alias("to"),
+        ).select("*", "window.start", F.create_map("n", "window").alias("by n"))  # fmt: skip
+
+    return pipeline
+
+
+def sell(root: Path, number: int) -> None:
+    """Two hours, one of which New York's clocks show twice; shops with and without a name."""
+    (root / "in").mkdir(exist_ok=True)
+    sales = [
+        {
+            "at": f"2024-11-03T0{5 + i % 2}:1{i}:00.25Z",
+            "shop": ("it's", "ü/x", None)[i % 3],
+            "price": (-0.0, 0.0)[i % 2],
+        }
+        for i in range(6)
+    ]
+    (root / f"in/{number}.json").write_text("\n".join(map(json.dumps, sales)))
+
+
+def sold(root: Path) -> list[list[tuple[str, Any, int]]]:
+    tables = [
+        DeltaTable(str(root / name)).to_pyarrow_table().to_pylist()
+        for name in ("batch", "snapshot", "batch by shop", "snapshot by hour")
+    ]
+    return [
+        sorted((f"{row['start']:%H:%M %Z}", str(row["shop's name"]), row["n"]) for row in table if row["start"])
+        for table in tables
+    ]
+
+
+def test_keys_of_times_and_texts_in_another_time_zone_and_back_again(tmp_path: Path, spark: SparkSession) -> None:
+    def run(snapshot: str | None = None) -> list[list[tuple[str, Any, int]]]:
+        back = RestoreOptions(snapshot=snapshot)
+        finish(start_job(hourly(tmp_path), home=str(tmp_path / "home"), base=tmp_path, spark=spark, restore=back))
+        return sold(tmp_path)
+
+    def rows(times: int) -> list[tuple[str, str, int]]:
+        return sorted((hour, shop, times) for hour in ("05:00 UTC", "06:00 UTC") for shop in ("it's", "ü/x", "None"))
+
+    sell(tmp_path, 0)
+    assert run() == [rows(1)] * 4
+    first = max(int(p.name[4:]) for p in (tmp_path / "home/jobs/hourly/snapshots").iterdir())
+    sell(tmp_path, 1)
+    sell(tmp_path, 2)
+    assert run() == [rows(3)] * 4
+    assert run(f"hourly/{first}") == [rows(3)] * 4
 
 
 def constrained(path: Path) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -125,6 +126,13 @@ class DeltaSink(TransactionalSink):
         what = f"{self.describe()} of stage {context.stage!r}"
         self._writer, self._table = None, None
         schema = channel_schema(context.schema, context.stage)
+        if unquote(str(self._where)) != str(self._where):
+            raise Misuse(
+                f"{what}: {self._where} has a '%' and two digits in it, which stand for another character in the "
+                "address of a Delta table.",
+                untouched="Nothing was written.",
+                next="Choose another name for the directory.",
+            )
         problem = self._not_mine(context)
         if problem is not None:
             raise problem

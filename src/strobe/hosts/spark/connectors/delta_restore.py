@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
@@ -137,10 +138,12 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
     try:
         if not DeltaTable.is_deltatable(str(path)):
             raise Failed(f"{path} is no Delta table.")
-        for uri in DeltaTable(str(path), version=version).file_uris():
-            name = uri.removeprefix("file://")
-            if not Path(name).is_file() and not Path(unquote(name)).is_file():
-                raise Failed(f"{name} is gone.")
+        # In the log, and only there, a file has the one name that leads to it: escaped, below the table or absolute.
+        named = pa.table(DeltaTable(str(path), version=version).get_add_actions(flatten=True))["path"]
+        for name in named.to_pylist():
+            file = Path(path, unquote(name.removeprefix("file://")))
+            if not file.is_file():
+                raise Failed(f"{file} is gone.")
     except (StrobeError, DeltaError, OSError) as error:
         said = error.what if isinstance(error, StrobeError) else str(error).partition("\n")[0]
         return Failed(

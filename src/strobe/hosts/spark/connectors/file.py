@@ -115,6 +115,7 @@ class FileSink(TransactionalSink):
 
     def open(self, context: SinkContext) -> None:
         self.check_stage(context.stage, context.output_mode)
+        self._check_columns(context)
         self._context = context
         self._where = self._place(context)
         self._hidden = self._where / HIDDEN
@@ -129,6 +130,18 @@ class FileSink(TransactionalSink):
             raise self._failed("cannot be opened", error) from error
         self._staging = Staging(context)
         self._through = self._newest()
+
+    def _check_columns(self, context: SinkContext) -> None:
+        from pyspark.sql.types import ArrayType, MapType, StructType
+
+        for field in context.schema.fields:
+            if self.format == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
+                raise Misuse(
+                    f"Stage {context.stage!r} writes to {self.describe()}, but column {field.name} is "
+                    f"{field.dataType.simpleString()}, and CSV has no such values.",
+                    untouched="Nothing was written.",
+                    next="Use format='parquet' or 'json', or turn it into text in the stage: to_json(…).",
+                )
 
     def _take_over(self) -> None:
         """Older drivers find out that they are that; what they were writing goes."""
