@@ -37,6 +37,7 @@ from strobe.store.manifest import NOTHING, NodeRecord
 
 SCHEMA = StructType([StructField("id", LongType())])
 Reads = dict[str, tuple[str, ...]]
+Submitted = tuple[Recorded, Recording, Callable[[StagePart | StrobeError], None]]
 
 
 class Immediate:
@@ -128,8 +129,8 @@ class World:
 
     def restart(self, uid: str) -> None:
         """Another life of the stage, in another driver or in the same."""
-        output = self.channels[uid]
-        written = output.log.last_batch(output.timeline)
+        output = self.channels.get(uid)
+        written = output.log.last_batch(output.timeline) if output is not None else None
         newest = max((m.snapshot for m in self.posted if isinstance(m, Acknowledge)), default=SnapshotId(0))
         self.stages[uid].agent.start(Incarnation(2), newest, written=NOTHING if written is None else written)
 

@@ -30,15 +30,11 @@ class Span:
 
 
 def merge(spans: Iterable[Span], *, start: int) -> Span:
-    """One span from adjacent ones, for a recording that was at `start`. A channel without content is empty there.
+    """The content of a channel for a recording that was at `start`: everything from there to where the last span ends.
 
-    A span that begins earlier is clipped: its first part is rowless entries that the recording had walked over.
+    What no span covers are barriers of other snapshots, which were swallowed: they carry no rows.
     """
-    after, through = None, start
-    for span in spans:
-        after = max(span.after, start) if after is None else after
-        through = max(span.through, start)
-    return Span(start if after is None else after, through)
+    return Span(start, max((span.through for span in spans), default=start))
 
 
 def rows_in(log: ChannelLog, span: Span) -> int:

@@ -14,8 +14,8 @@ There are three moments at which a stage is known to be at rest, and the agent u
 Barriers need no batch: an entry without rows at the next position has been reached the moment all before it has been
 read, so a snapshot costs a stage no micro-batch, and a stage without data passes barriers on all the same.
 
-*Logical position*: the last entry of a channel that the machine has seen as delivered. It runs ahead of Spark's offset
-by entries that carry no rows. *Content* of a channel is a span of positions, because the channel is durable itself.
+How far the stage has come on each input, and what the machine gets to know when, is in `stage_inputs`. *Content* of a
+channel is a span of positions, because the channel is durable itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from strobe.hosts.spark import faults, spark_checkpoint
-from strobe.hosts.spark.admission import Limits, Span, merge, plan_end, rows_in
+from strobe.hosts.spark.admission import Limits, merge, rows_in
 from strobe.hosts.spark.channel import ChannelWriter
-from strobe.hosts.spark.channel_log import ChannelLog, Commit
+from strobe.hosts.spark.channel_log import ChannelLog
 from strobe.hosts.spark.messages import (
     AbortSnapshot,
     Acknowledge,
@@ -43,7 +43,7 @@ from strobe.hosts.spark.messages import (
     ToCoordinator,
 )
 from strobe.hosts.spark.recording import Recording, Uploads
-from strobe.hosts.spark.stage_files import channel_positions
+from strobe.hosts.spark.stage_inputs import Reach, StageInputs
 from strobe.hosts.spark.standstill import Standstill
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, HostFault, StrobeError
@@ -99,7 +99,7 @@ class StageAgent:
         self.output = output
         self._feedback = feedback
         self._mode, self._alignment_timeout = mode, alignment_timeout
-        self._limits = limits
+        self._reading = StageInputs(self.inputs, limits)
         self._uploads, self._post = uploads, post
         self._sink_positions = sink_positions
         self._lock = threading.RLock()  # held while a batch is written, and at rest while the machine is stepped
@@ -131,7 +131,6 @@ class StageAgent:
             )
             self._recordings: dict[SnapshotId, Recording] = {}
             self._heard: dict[SnapshotId, float] = {}
-            self._early: dict[NodeId, set[int]] = {c: set() for c in self.inputs}
             self._asked: set[str] = set()
             self._rounds = 0  # times that Spark has planned since the last batch
             self._plan: dict[NodeId, int] = {}
@@ -142,8 +141,7 @@ class StageAgent:
             logged = spark_checkpoint.last_logged(self.checkpoint)
             self.replayed = logged if logged is not None and logged > self._batch else None
             self._begun = max(self._batch, written) if self.replayed is not None else self._batch
-            self._positions = channel_positions(self.checkpoint, self._batch, self.inputs)
-            self._logical = dict(self._positions)
+            self._reading.start(self.checkpoint, self._batch)
             self._live, self._draining = True, False
             self.asked.clear()
         self._thread = threading.Thread(target=self._run, name=f"agent-{self.uid}", daemon=True)
@@ -188,23 +186,15 @@ class StageAgent:
         """Nothing is left to read and no batch is under way or due: Spark has planned twice without running one (one
         without data may be due when the watermark has moved). Only for a stage whose inputs are channels."""
         with self._lock:
-            return (
-                self._rounds > 1
-                and self._finished == self._batch
-                and all(
-                    plan_end(self._logical[c], self._ahead(c), lambda s: True, Limits()) == self._logical[c]
-                    for c in self.inputs
-                )
-            )
+            return self._rounds > 1 and self._finished == self._batch and self._reading.exhausted
 
     def lag(self) -> tuple[int, int]:
         """Rows and commits that wait in the inputs."""
-        waiting = [c for name in self.inputs for c in self._ahead(name) if c.files]
-        return sum(c.rows for c in waiting), len(waiting)
+        return self._reading.lag()
 
     def consumed(self, producer: NodeId) -> int:
         """The position up to which this stage will never read again, whatever happens to it short of a restore."""
-        return self._positions[producer]
+        return self._reading.offset(producer)
 
     # ── what Spark calls ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +208,7 @@ class StageAgent:
                 self._asked.clear()
                 self._rounds += 1
                 self._rest(self._finished)
-                self._plan = {} if self.standstill.stands else {c: self._plan_for(c) for c in self.inputs}
+                self._plan = {} if self.standstill.stands else self._reading.plan(self._machine)
             self._asked.add(reader)
             return max(start, self._plan.get(producer, start))
 
@@ -288,16 +278,20 @@ class StageAgent:
         """The stage is at rest after `batch`. Take in what it read, and what was said meanwhile."""
         began = time.monotonic()
         if batch != self._batch:
+            self._reading.committed(self.checkpoint, batch)
             self._batch, self._finished = batch, max(self._finished, batch)
-            self._positions = channel_positions(self.checkpoint, batch, self.inputs)
-        for log in self.inputs.values():
-            log.refresh()
+        self._reading.refresh()
         if self._begun > batch:
             return  # rows of a later batch are out already, the state behind them is not
         # First all that the batch has read, on every input: what is recorded below is the state after the whole batch.
-        self._walk(began, beyond=False)
+        self._walk(began, Reach.READ)
+        self._walk(began, Reach.SETTLED)
         self._read_inbox(began)
-        while self._walk(began, beyond=True) or self._look_ahead(began):
+        while (
+            self._walk(began, Reach.SETTLED)
+            or self._walk(began, Reach.BARRIER)
+            or self._take(self._reading.look_ahead(self._machine), began)
+        ):
             pass
 
     def _read_inbox(self, now: float) -> None:
@@ -314,65 +308,17 @@ class StageAgent:
             elif isinstance(message, AlignmentTimedOut):
                 self._step(message, now)
 
-    def _walk(self, now: float, *, beyond: bool) -> bool:
-        """Hand the machine, in order, what has been read and, `beyond` that, the rowless entries that follow. True if
-        it moved on."""
-        moved = False
-        for producer in self.inputs:
-            channel = ChannelId(producer)
-            for commit in self._ahead(producer):
-                unread = commit.version > self._positions[producer]
-                if channel in self._machine.held or (unread and (commit.files or not beyond)):
-                    break
-                before, self._logical[producer] = self._logical[producer], commit.version
-                moved = True
-                if commit.barrier is not None:
-                    if commit.version in self._early[producer]:
-                        self._early[producer].discard(commit.version)
-                    else:
-                        self._heard.setdefault(commit.barrier, now)
-                        # No rows lie between; the span says how far the channel's content reaches if it is open.
-                        span = Span(before, commit.version)
-                        self._step(BarrierArrived(channel, commit.barrier, overtaken=(span,)), now)
-                elif not commit.ended:  # an ended producer's agent goes on passing barriers: its end changes nothing
-                    self._step(MessageArrived(channel, Span(before, commit.version)), now)
-        return moved
+    def _walk(self, now: float, reach: Reach) -> bool:
+        return self._take(self._reading.walk(self._machine, reach), now)
 
-    def _look_ahead(self, now: float) -> bool:
-        """Barriers that need not wait for the rows before them: all if unaligned, else those that are recorded here."""
-        moved = False
-        for producer in self.inputs:
-            for commit in self._ahead(producer):
-                if commit.barrier is None or commit.version in self._early[producer]:
-                    continue
-                passed = self._machine.passed(commit.barrier)
-                if commit.barrier in self._machine.recording or (self._mode is BarrierMode.UNALIGNED and not passed):
-                    moved = True
-                    self._overtake(producer, commit, now)
-                elif not passed:
-                    break  # barriers of one channel are taken in order
-        return moved
-
-    def _overtake(self, producer: NodeId, barrier: Commit, now: float) -> None:
-        """Hand over a barrier that waits behind unread rows, and before it those in front of it, which are stale."""
-        for commit in self._ahead(producer):
-            if commit.version > barrier.version:
-                break
-            if commit.barrier is not None and commit.version not in self._early[producer]:
-                self._early[producer].add(commit.version)
-                self._heard.setdefault(commit.barrier, now)
-                content = (Span(self._logical[producer], commit.version),)
-                self._step(BarrierArrived(ChannelId(producer), commit.barrier, overtook=True, overtaken=content), now)
-
-    def _plan_for(self, producer: NodeId) -> int:
-        if ChannelId(producer) in self._machine.held:
-            return self._positions[producer]
-        position = max(self._positions[producer], self._logical[producer])
-        end = plan_end(position, self._ahead(producer), self._machine.passed, self._limits)
-        return end if end > position else self._positions[producer]
-
-    def _ahead(self, producer: NodeId) -> tuple[Commit, ...]:
-        return self.inputs[producer].commits(self._logical[producer])
+    def _take(self, arrivals: Iterable[BarrierArrived | MessageArrived], now: float) -> bool:
+        """Step the machine with each. True if there were any."""
+        count = 0
+        for count, arrival in enumerate(arrivals, 1):  # noqa: B007
+            if isinstance(arrival, BarrierArrived):
+                self._heard.setdefault(arrival.snapshot, now)
+            self._step(arrival, now)
+        return count > 0
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -387,7 +333,7 @@ class StageAgent:
             self._recordings[effect.snapshot] = Recording(
                 effect.snapshot,
                 self._batch,
-                dict(self._logical),
+                self._reading.positions,
                 began=self._heard.get(effect.snapshot, now),
                 recorded_at=now,
                 sinks=self._sink_positions(effect.snapshot),
@@ -416,10 +362,7 @@ class StageAgent:
             timer.daemon = True
             timer.start()
         elif isinstance(effect, Overtake):
-            producer = NodeId(effect.channel)
-            commit = self.inputs[producer].find_barrier(effect.snapshot)
-            if commit is not None and commit.version > self._logical[producer]:
-                self._overtake(producer, commit, now)
+            self._take(self._reading.overtaken_by(NodeId(effect.channel), effect.snapshot), now)
         else:
             raise HostFault(f"A stage's agent cannot perform {type(effect).__name__}.")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from strobe import __version__
@@ -26,9 +26,16 @@ from strobe.store.consistency import check_manifest
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
 from strobe.store.manifest import Kind as ManifestKind
 
-__all__ = ["ManifestWriter"]
+__all__ = ["ManifestWriter", "snapshot_before"]
 
 _log = logging.getLogger("strobe.manifests")
+
+
+def snapshot_before(manifest: Manifest, complete: Iterable[Manifest]) -> Manifest | None:
+    """The newest complete snapshot that was begun before this one, on its timeline. One that was begun later may be
+    complete already: a savepoint takes its time, and several checkpoints may be under way."""
+    earlier = [m for m in complete if m.timeline == manifest.timeline and m.snapshot < manifest.snapshot]
+    return max(earlier, key=lambda m: m.snapshot, default=None)
 
 
 class ManifestWriter(SnapshotWriter):
@@ -81,9 +88,7 @@ class ManifestWriter(SnapshotWriter):
 
     def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         manifest = self._assemble(progress, parts)
-        with self._lock:
-            line = [m for m in self._retained.values() if m is not None and m.timeline == manifest.timeline]
-        violations = check_manifest(manifest, max(line, key=lambda m: m.snapshot, default=None))
+        violations = check_manifest(manifest, snapshot_before(manifest, self.manifests()))
         if violations:
             raise Damaged("the cut is not consistent: " + " ".join(v.sentence for v in violations[:3]))
         self.verified += 1

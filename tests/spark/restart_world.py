@@ -1,0 +1,430 @@
+"""A job without Spark that is killed, and whose stages fail, at any point: real agents, machines, channels and offset
+logs under the protocol's coordinator; only Spark's query loop is played.
+
+One seed is one schedule. A query does what Spark does, in the order in which Spark does it, and can be left between
+any two steps: run the batch that was logged and not committed; ask every reader how far; log the offsets; run the
+batch; commit. Messages between agents and coordinator wait until the schedule delivers them. A kill takes everything
+that is not on disk, also in the middle of an agent's step.
+
+Each complete snapshot is judged twice: by an account of rows that knows nothing of barriers, and by the rules that a
+real job applies before it writes a manifest. Any refusal is a bug: nothing here damages anything.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from strobe.hosts.spark import spark_checkpoint
+from strobe.hosts.spark.admission import Limits
+from strobe.hosts.spark.channel import ChannelWriter
+from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.manifests import snapshot_before
+from strobe.hosts.spark.messages import (
+    AbortSnapshot,
+    Acknowledge,
+    Decline,
+    SnapshotComplete,
+    StageLost,
+    StagePart,
+    StageReady,
+    StartSnapshot,
+    ToAgent,
+    ToCoordinator,
+)
+from strobe.model.graph import Channel, Graph
+from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.protocol.barriers import BarrierMode
+from strobe.protocol.coordination import (
+    Acknowledged,
+    AnnounceAbort,
+    AnnounceComplete,
+    CoordinatorEffect,
+    CoordinatorInput,
+    CoordinatorSettings,
+    DeclinedBy,
+    Dispose,
+    FailJob,
+    Kind,
+    ManifestWritten,
+    NodeLost,
+    NodeReady,
+    Tick,
+    Trigger,
+    TriggerRequested,
+    WriteManifest,
+)
+from strobe.protocol.coordinator import Coordinator
+from strobe.store.consistency import check_manifest
+from strobe.store.manifest import NOTHING, ChannelRecord, Manifest
+from strobe.store.manifest import Kind as ManifestKind
+from tests.spark.agent_world import SCHEMA, Reads
+from tests.spark.scheduled_parts import Account, Delayed, Killed, Query, ScheduledAgent
+
+TIME = "2031-05-17T09:30:00.000Z"
+
+
+class RestartWorld:
+    def __init__(
+        self,
+        root: Path,
+        reads: Reads,
+        *,
+        mode: BarrierMode,
+        seed: int,
+        feedback: frozenset[str] = frozenset(),
+        limits: Limits | None = None,
+        max_concurrent: int = 1,
+    ) -> None:
+        """`feedback` are channels named reader<producer, e.g. "a<c"."""
+        self.rng = random.Random(seed)
+        self.root, self.reads, self.mode = root, reads, mode
+        self.limits, self.feedback = limits or Limits(), feedback
+        channels = tuple(
+            Channel(ChannelId(f"{p}-{uid}"), NodeId(p), NodeId(uid)) for uid, inputs in reads.items() for p in inputs
+        )
+        self.graph = Graph(tuple(map(NodeId, reads)), channels)
+        self.settings = CoordinatorSettings(max_concurrent=max_concurrent, tolerable_failures=10**6, retained=2)
+        self.accounts = {uid: Account({NOTHING: dict.fromkeys(inputs, 0)}) for uid, inputs in reads.items()}
+        self.rows: dict[str, dict[int, int]] = {uid: {} for uid in reads}  # by version
+        self.retained: dict[SnapshotId, Manifest] = {}
+        self.complete: list[SnapshotId] = []
+        self.refused: list[str] = []
+        self.declined: list[str] = []
+        self.incarnation = 0
+        self.taken = 0  # the highest snapshot id that is reserved
+        self.now = 0
+        self.crash_in: int | None = None  # points until the process is killed
+        self.start_driver()
+
+    # ── the driver ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start_driver(self) -> None:
+        self.incarnation += 1
+        self.queries: dict[str, Query] = {}
+        self.lives = dict.fromkeys(self.reads, 0)
+        self.posted: deque[ToCoordinator] = deque()
+        self.inboxes: dict[NodeId, deque[ToAgent]] = {NodeId(uid): deque() for uid in self.reads}
+        self.parts: dict[SnapshotId, dict[NodeId, StagePart]] = {}
+        self.writing: list[tuple[SnapshotId, Kind]] = []
+        self.uploads = Delayed()
+        self.requests = 0
+        self.channels = {
+            uid: ChannelWriter(
+                self.root / "channels" / uid,
+                SCHEMA,
+                job="j",
+                producer=NodeId(uid),
+                timeline=Timeline(1),
+                incarnation=Incarnation(self.incarnation),
+            )
+            for uid in self.reads
+            if any(uid in inputs for inputs in self.reads.values())
+        }
+        self.agents = {uid: self._agent(uid) for uid in self.reads}
+        self.coordinator = Coordinator(
+            {
+                NodeId(uid): [NodeId(p) for p in inputs if f"{uid}<{p}" not in self.feedback]
+                for uid, inputs in self.reads.items()
+            },
+            self.settings,
+            next_snapshot=self.taken + 1,
+            retained=tuple(self.retained),
+        )
+        self._step(Tick(self.now))
+
+    def kill(self) -> None:
+        """SIGKILL, and the same command once more."""
+        self.close()
+        self.crash_in = None
+        self.start_driver()
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.stop(0)
+        for channel in self.channels.values():
+            channel.close()
+
+    def _agent(self, uid: str) -> ScheduledAgent:
+        path = self.root / "stages" / uid
+        for part in ("offsets", "commits"):
+            (path / part).mkdir(parents=True, exist_ok=True)
+        return ScheduledAgent(
+            NodeId(uid),
+            checkpoint=path,
+            inputs={NodeId(p): self.channels[p].log for p in self.reads[uid]},
+            output=self.channels.get(uid),
+            feedback=frozenset(NodeId(p) for p in self.reads[uid] if f"{uid}<{p}" in self.feedback),
+            mode=self.mode,
+            alignment_timeout=3600.0,
+            limits=self.limits,
+            uploads=self.uploads,
+            post=self.posted.append,
+        )
+
+    def point(self, name: str, stage: str = "") -> None:
+        """Stands in for `faults.point`."""
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in <= 0:
+                raise Killed(f"{name}@{stage}")
+
+    # ── the schedule ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            try:
+                self._act()
+            except Killed:
+                self.kill()
+
+    def settle(self) -> None:
+        """Nothing breaks any more, and a last snapshot is asked for: it must come to be, and so must all before it."""
+        self.crash_in = None
+        asked = False
+        for _ in range(2000):
+            for uid in self.reads:
+                if uid not in self.queries:
+                    self.start_stage(uid)
+            while self.uploads.waiting:
+                self.uploads.finish(0)
+            while self.posted:
+                self._take(self.posted.popleft())
+            while self.writing:
+                self._write(*self.writing.pop(0))
+            for uid, query in self.queries.items():
+                self._deliver(uid)
+                if not query.in_batch:
+                    query.agent.look()
+                next(query.steps)
+            if asked and not self.coordinator.pending:
+                assert self.complete[-1] == self.taken, f"the last snapshot failed: {self.declined[-1:]}"
+                return
+            if not asked and not self.coordinator.pending:
+                asked = True
+                self._step(TriggerRequested("last"))
+        raise AssertionError(f"it waits for ever: {dict(self.coordinator.pending)}")
+
+    def _act(self) -> None:
+        self.now += 1
+        self._step(Tick(self.now))
+        roll = self.rng.random()
+        uid = self.rng.choice(list(self.reads))
+        if roll < 0.004:
+            self.crash_in = self.rng.randrange(1, 6)
+        elif roll < 0.006:
+            self.kill()
+        elif roll < 0.012 and uid in self.queries:
+            self.fail_stage(uid)
+        elif roll < 0.06:
+            self.requests += 1
+            kind = Kind.SAVEPOINT if self.rng.random() < 0.2 else Kind.CHECKPOINT
+            self._step(TriggerRequested(f"r{self.requests}", kind))
+        elif roll < 0.10 and self.coordinator.pending and self.mode is BarrierMode.ALIGNED_WITH_TIMEOUT:
+            aligning = self.agents[uid].aligning if uid in self.queries else None
+            if aligning is not None:
+                self.agents[uid].time_out(aligning)
+        elif roll < 0.14:
+            if self.uploads.waiting:
+                self.uploads.finish(self.rng.randrange(len(self.uploads.waiting)))
+        elif roll < 0.16:
+            if self.writing:
+                self._write(*self.writing.pop(self.rng.randrange(len(self.writing))))
+        elif roll < 0.30:
+            if self.posted:
+                self._take(self.posted.popleft())
+        elif roll < 0.45:
+            self._deliver(uid)
+        elif roll < 0.55:
+            if uid in self.queries and not self.queries[uid].in_batch:
+                self.agents[uid].look()
+        elif uid in self.queries:
+            next(self.queries[uid].steps)
+        else:
+            self.start_stage(next(u for u in self.reads if u not in self.queries))
+
+    def start_stage(self, uid: str) -> None:
+        self.lives[uid] += 1
+        agent = self.agents[uid]
+        channel = self.channels.get(uid)
+        written = channel.log.last_batch(channel.timeline) if channel is not None else None
+        agent.start(
+            Incarnation(self.lives[uid]),
+            SnapshotId(self.taken),
+            written=NOTHING if written is None else written,
+        )
+        query = self.queries[uid] = Query(agent, iter(()))
+        query.steps = self._query(uid, query)
+
+    def fail_stage(self, uid: str) -> None:
+        """The query fails, wherever it is."""
+        query = self.queries.pop(uid)
+        if query.in_batch:
+            query.agent.end_batch(0, failed=True)
+        query.agent.stop()
+        self.posted.append(StageLost(NodeId(uid), "it failed"))
+
+    # ── Spark ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _query(self, uid: str, query: Query) -> Iterator[None]:
+        path, inputs = query.agent.checkpoint, self.reads[uid]
+        committed, logged = spark_checkpoint.last_committed(path), spark_checkpoint.last_logged(path)
+        batch = NOTHING if committed is None else committed
+        ends = dict.fromkeys(inputs, 0) if batch == NOTHING else self._logged(uid, batch)
+        supply = 0 if batch == NOTHING else self._supply(uid, batch)
+        for _ in range(self.rng.choice((1, 1, 30))):  # a query takes its time to come up
+            yield
+        if logged is not None and logged > batch:
+            yield from self._batch(uid, query, logged)
+            batch, ends, supply = logged, self._logged(uid, logged), self._supply(uid, logged)
+        while True:
+            planned = dict(ends)
+            for producer in inputs:
+                planned[producer] = query.agent.latest(f"{uid}<{producer}", NodeId(producer), ends[producer])
+                yield
+            fresh = self.rng.randrange(0, 6) if not inputs and self.rng.random() < 0.4 else 0
+            if planned == ends and not fresh:
+                yield
+                continue
+            batch, ends, supply = batch + 1, planned, supply + fresh
+            self._log(uid, batch, ends, supply)
+            yield
+            yield from self._batch(uid, query, batch)
+
+    def _batch(self, uid: str, query: Query, batch: int) -> Iterator[None]:
+        account, agent = self.accounts[uid], query.agent
+        agent.begin_batch(batch)
+        query.in_batch = True
+        yield
+        ends = self._logged(uid, batch)
+        read = {p: self.rows_upto(p, end) for p, end in ends.items()}
+        before = account.read[batch - 1]
+        source = self._supply(uid, batch) - (self._supply(uid, batch - 1) if batch else 0)
+        rows = sum(read.values()) - sum(before.values()) + source
+        # Some batches leave nothing: their rows are filtered, or go into state. Others must not grow in a loop.
+        out = 0 if (batch * 7 + len(uid)) % 3 == 0 else min(rows, 5)
+        account.read[batch], account.written[batch] = read, account.written[batch - 1] + out
+        if agent.output is not None and out:
+            made = agent.output.append([DataFile(f"data/1/{batch}-0/x.parquet", out, out * 8)], batch)
+            if made is not None:
+                self.rows[uid][made.version] = out
+        yield
+        agent.end_batch(batch)
+        query.in_batch = False
+        yield
+        (agent.checkpoint / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        yield
+
+    def _log(self, uid: str, batch: int, ends: dict[str, int], supply: int) -> None:
+        sources = [json.dumps({"channel": p, "version": v}) for p, v in ends.items()] or [json.dumps({"rows": supply})]
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+        (self.root / "stages" / uid / "offsets" / str(batch)).write_text("\n".join(["v1", head, *sources]))
+
+    def _logged(self, uid: str, batch: int) -> dict[str, int]:
+        sources = spark_checkpoint.read_offsets(self.root / "stages" / uid, batch).sources
+        return {s["channel"]: s["version"] for s in sources if isinstance(s, dict) and "channel" in s}
+
+    def _supply(self, uid: str, batch: int) -> int:
+        """Rows that a source stage has read of the world outside."""
+        (first, *_) = spark_checkpoint.read_offsets(self.root / "stages" / uid, batch).sources
+        return first.get("rows", 0) if isinstance(first, dict) else 0
+
+    def rows_upto(self, channel: str, version: int) -> int:
+        return sum(rows for v, rows in self.rows[channel].items() if v <= version)
+
+    # ── the coordinator ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _deliver(self, uid: str) -> None:
+        inbox = self.inboxes[NodeId(uid)]
+        while inbox:
+            self.agents[uid].tell(inbox.popleft())
+
+    def _take(self, message: ToCoordinator) -> None:
+        if isinstance(message, StageReady):
+            self._step(NodeReady(message.stage, message.incarnation))
+        elif isinstance(message, StageLost):
+            self._step(NodeLost(message.stage, message.reason))
+        elif isinstance(message, Decline):
+            self.declined.append(f"{message.stage}: {message.reason}")
+            self._step(DeclinedBy(message.snapshot, message.stage, message.incarnation, message.reason))
+        elif isinstance(message, Acknowledge):
+            if message.snapshot in self.parts:
+                self.parts[message.snapshot][message.stage] = message.part
+            self._step(Acknowledged(message.snapshot, message.stage, message.incarnation))
+
+    def _step(self, input: CoordinatorInput) -> None:
+        for effect in self.coordinator.step(input):
+            self._perform(effect)
+
+    def _perform(self, effect: CoordinatorEffect) -> None:
+        if isinstance(effect, Trigger):
+            self.taken = effect.snapshot
+            self.parts[effect.snapshot] = {}
+            for node in effect.nodes:
+                self.inboxes[node].append(StartSnapshot(effect.snapshot, effect.kind))
+        elif isinstance(effect, WriteManifest):
+            self.writing.append((effect.snapshot, effect.kind))
+        elif isinstance(effect, AnnounceComplete | AnnounceAbort):
+            for inbox in self.inboxes.values():
+                if isinstance(effect, AnnounceComplete):
+                    inbox.append(SnapshotComplete(effect.snapshot, effect.kind))
+                else:
+                    inbox.append(AbortSnapshot(effect.snapshot, effect.reason))
+            if isinstance(effect, AnnounceComplete):
+                self.complete.append(effect.snapshot)
+                self._trim()
+        elif isinstance(effect, Dispose):
+            self.retained.pop(effect.snapshot, None)
+        elif isinstance(effect, FailJob):
+            raise AssertionError(effect.reason)
+
+    def _trim(self) -> None:
+        """As a job does it."""
+        for uid, channel in self.channels.items():
+            needed = [self.agents[reader].consumed(NodeId(uid)) for reader, ins in self.reads.items() if uid in ins]
+            for manifest in self.retained.values():
+                needed += [flight.after for flight in manifest.channels[ChannelId(uid)].in_flight.values()]
+            channel.trim(min(needed))
+
+    # ── what came of it ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self, snapshot: SnapshotId, kind: Kind) -> None:
+        parts = self.parts.pop(snapshot)
+        channels = {
+            ChannelId(uid): ChannelRecord(
+                NodeId(uid),
+                f"channels/{uid}",
+                parts[NodeId(uid)].barrier,
+                {NodeId(r): parts[NodeId(r)].in_flight[NodeId(uid)] for r, ins in self.reads.items() if uid in ins},
+            )
+            for uid in self.channels
+        }
+        manifest = Manifest(
+            snapshot, ManifestKind(kind.value), "j", "spark", Timeline(1), Incarnation(self.incarnation), "m", TIME,
+            TIME, self.graph, {uid: part.record for uid, part in parts.items()}, channels,
+        )  # fmt: skip
+        found = check_manifest(manifest, snapshot_before(manifest, self.retained.values()))
+        self.refused += [v.sentence for v in found]
+        assert not self.refused, self.refused
+        self._check_rows(parts)
+        if kind is Kind.CHECKPOINT:
+            self.retained[snapshot] = manifest
+        self._step(ManifestWritten(snapshot))
+
+    def _check_rows(self, parts: dict[NodeId, StagePart]) -> None:
+        for uid, part in parts.items():
+            account, batch = self.accounts[uid], part.record.batch
+            assert batch is not None
+            if part.barrier is not None:
+                written = self.rows_upto(uid, part.barrier)
+                assert written == account.written[batch], f"{uid}: {written} rows before its barrier, not its state's"
+            for producer in self.reads[uid]:
+                position = part.record.inputs[ChannelId(producer)]
+                read = self.rows_upto(producer, position)
+                assert read == account.read[batch][producer], f"{uid}: its position says {read} rows of {producer}"
+                flight, barrier = part.in_flight[NodeId(producer)], parts[NodeId(producer)].barrier
+                assert barrier is not None
+                assert flight.rows == self.rows_upto(producer, barrier) - read, f"{uid}: in flight from {producer}"
