@@ -77,6 +77,8 @@ OTHERS = (
             "CommitsEarly": "Completion is announced, and sinks commit, only after the manifest.",
             "DisposesEarly": "An older checkpoint goes only when a newer one is complete.",
             "BelievesTheDead": "Acknowledgements of an older incarnation are not counted.",
+            "EndsTheJobAtARefusedCut": "A cut that is refused fails its snapshot, and not the job.",
+            "GoesOnWithoutSnapshots": "A job of which every cut is refused ends, and says so.",
         },
     ),
     Other(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strobe.model.errors import HostFault, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import (
+    TOLERABLE_REFUSALS,
     AbortRequested,
     Acknowledged,
     AllLost,
@@ -20,6 +21,7 @@ from strobe.protocol.coordination import (
     CoordinatorEffect,
     CoordinatorInput,
     CoordinatorSettings,
+    CutRefused,
     DeclinedBy,
     Dispose,
     FailJob,
@@ -392,11 +394,65 @@ def test_inputs_that_make_no_sense_are_the_hosts_fault_and_change_nothing() -> N
         Tick(9),
         ManifestWritten(SnapshotId(7)),
         ManifestFailed(SnapshotId(7), ""),
+        CutRefused(SnapshotId(7), ""),
         NodeLost(NodeId("z"), ""),
     ):
         with pytest.raises(HostFault):
             run.machine.step(nonsense)
     assert run.machine.key() == before
+
+
+# ── cuts that are refused ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EndsTheJobAtARefusedCut(Coordinator):
+    """Breaks: a cut that is refused fails its snapshot, and not the job."""
+
+    def _tolerable_refusals(self) -> int:
+        return self.settings.tolerable_failures
+
+
+class GoesOnWithoutSnapshots(Coordinator):
+    """Breaks: a job of which every cut is refused ends, and says so."""
+
+    def _tolerable_refusals(self) -> int:
+        return 10**9
+
+
+def check_refusals(make: type[Coordinator]) -> None:
+    run = Run(make=make, tolerable_failures=0)
+
+    def refuse(snapshot: int) -> None:
+        run.tell(TriggerRequested(f"r{snapshot}"))
+        run.acknowledge(snapshot)
+        run.tell(CutRefused(SnapshotId(snapshot), "an effect without its cause"))
+
+    for snapshot in range(1, TOLERABLE_REFUSALS + 1):
+        refuse(snapshot)
+        assert run.all(FailJob) == [], "the stages are intact"
+        assert run.machine.failures_in_a_row == snapshot
+    assert {e.reason for e in run.all(AnnounceAbort)} == {"an effect without its cause"}
+    assert {r.failure for r in run.all(Reply)} == {"an effect without its cause"}
+    run.tell(TriggerRequested("good"))
+    run.complete(TOLERABLE_REFUSALS + 1)
+    assert run.machine.failures_in_a_row == 0
+    for snapshot in range(TOLERABLE_REFUSALS + 2, 2 * TOLERABLE_REFUSALS + 3):
+        refuse(snapshot)
+    assert len(run.all(FailJob)) == 1, "it would never have a snapshot again"
+    assert "an effect without its cause" in run.all(FailJob)[0].reason
+
+
+def test_a_cut_that_is_refused_fails_its_snapshot_and_the_job_only_if_every_one_is() -> None:
+    check_refusals(Coordinator)
+
+
+def test_who_tolerates_more_failures_tolerates_more_refusals() -> None:
+    run = Run(tolerable_failures=TOLERABLE_REFUSALS + 1)
+    for snapshot in range(1, TOLERABLE_REFUSALS + 2):
+        run.tell(TriggerRequested("r"))
+        run.acknowledge(snapshot)
+        run.tell(CutRefused(SnapshotId(snapshot), "no cut"))
+    assert run.all(FailJob) == []
 
 
 # ── every rule at once ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -412,6 +468,7 @@ _inputs = st.one_of(
     st.builds(DeclinedBy, _ids, _nodes, _lives, st.just("no")),
     st.builds(ManifestWritten, _ids),
     st.builds(ManifestFailed, _ids, st.just("disk")),
+    st.builds(CutRefused, _ids, st.just("no cut")),
     st.builds(AbortRequested, _ids, st.just("stop")),
     st.builds(NodeReady, _nodes, _lives),
     st.builds(NodeLost, _nodes, st.just("killed")),
@@ -477,7 +534,7 @@ def check_history(make: Callable[..., Coordinator], options: dict[str, int], his
                     complete.append(effect.snapshot)
             elif isinstance(effect, AnnounceAbort):
                 assert effect.snapshot in open_
-                assert effect.snapshot not in writing or isinstance(item, ManifestFailed)
+                assert effect.snapshot not in writing or isinstance(item, ManifestFailed | CutRefused)
                 writing.discard(effect.snapshot)
                 open_.discard(effect.snapshot)
             elif isinstance(effect, Dispose):
@@ -539,7 +596,10 @@ class BelievesTheDead(Coordinator):
         return super()._acknowledge(Acknowledged(ack.snapshot, ack.node, self._ready.get(ack.node, Incarnation(0))))
 
 
-@pytest.mark.parametrize("mutant", [WritesEarly, CommitsEarly, DisposesEarly, BelievesTheDead])
+@pytest.mark.parametrize(
+    "mutant",
+    [WritesEarly, CommitsEarly, DisposesEarly, BelievesTheDead, EndsTheJobAtARefusedCut, GoesOnWithoutSnapshots],
+)
 def test_a_coordinator_that_breaks_a_rule_is_caught(mutant: type[Coordinator]) -> None:
     options = {
         "interval": 100,
@@ -561,3 +621,4 @@ def test_a_coordinator_that_breaks_a_rule_is_caught(mutant: type[Coordinator]) -
     check_history(Coordinator, options, history)
     with pytest.raises(AssertionError):
         check_history(mutant, options, history)
+        check_refusals(mutant)

@@ -107,6 +107,7 @@ COORDINATOR_INPUTS = st.one_of(
     st.builds(coordination.DeclinedBy, snapshot, node, small, reason),
     st.builds(coordination.ManifestWritten, snapshot),
     st.builds(coordination.ManifestFailed, snapshot, reason),
+    st.builds(coordination.CutRefused, snapshot, reason),
     st.builds(coordination.AbortRequested, snapshot, reason),
 )
 

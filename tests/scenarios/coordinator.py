@@ -56,6 +56,8 @@ class CoordinatorWorld:
                 return co.ManifestWritten(_id(snapshot))
             case "failed", (snapshot, *_):
                 return co.ManifestFailed(_id(snapshot), reason)
+            case "refused", (snapshot, *_):
+                return co.CutRefused(_id(snapshot), reason)
             case "abort", (snapshot, *_):
                 return co.AbortRequested(_id(snapshot), reason)
         raise BadScenario(f"there is no command {verb!r} with these words")

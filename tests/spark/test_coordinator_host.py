@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,6 +13,7 @@ from strobe.hosts.spark.messages import Acknowledge, StagePart, StageReady, Star
 from strobe.model.errors import Failed
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import CoordinatorSettings, Kind
+from strobe.store.consistency import InconsistentCut
 from strobe.store.manifest import NodeRecord
 
 A = NodeId("a")
@@ -31,6 +33,21 @@ class SlowWriter(SnapshotWriter):
         self.written.append(progress.snapshot)
 
 
+class Picky(SnapshotWriter):
+    """Refuses the cuts that it is told to."""
+
+    def __init__(self) -> None:
+        self.refuse: set[int] = set()
+        self.gone: list[SnapshotId] = []
+
+    def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+        if progress.snapshot in self.refuse:
+            raise InconsistentCut("the cut is not consistent: a had read further than b had written")
+
+    def aborted(self, snapshot: SnapshotId) -> None:
+        self.gone.append(snapshot)
+
+
 @pytest.fixture
 def writer() -> SlowWriter:
     return SlowWriter()
@@ -38,6 +55,14 @@ def writer() -> SlowWriter:
 
 @pytest.fixture
 def host(writer: SlowWriter) -> Iterator[CoordinatorHost]:
+    made = one_stage(writer, pytest.fail)
+    made.start()
+    yield made
+    writer.go.set()
+    made.stop()
+
+
+def one_stage(writer: SnapshotWriter, fail_job: Callable[[str], None]) -> CoordinatorHost:
     """Of a job with one stage, which is always at rest."""
 
     def tell(node: NodeId, message: ToAgent) -> None:
@@ -45,12 +70,9 @@ def host(writer: SlowWriter) -> Iterator[CoordinatorHost]:
             made.post(Acknowledge(node, Incarnation(1), message.snapshot, StagePart(NodeRecord(), None)))
 
     made = CoordinatorHost(
-        {A: ()}, CoordinatorSettings(), next_snapshot=1, retained=(), writer=writer, tell=tell, fail_job=pytest.fail
+        {A: ()}, CoordinatorSettings(), next_snapshot=1, retained=(), writer=writer, tell=tell, fail_job=fail_job
     )
-    made.start()
-    yield made
-    writer.go.set()
-    made.stop()
+    return made
 
 
 def in_background(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -103,3 +125,44 @@ def test_the_end_waits_for_a_manifest_that_is_being_written(host: CoordinatorHos
     writer.go.set()
     stopping.join(60)
     assert writer.written == [1]
+
+
+def test_a_cut_that_is_refused_is_counted_and_reported_and_the_job_goes_on() -> None:
+    writer, ends = Picky(), list[str]()
+    host = one_stage(writer, ends.append)
+    host.start()
+    try:
+        host.post(StageReady(A, Incarnation(1)))
+        assert host.snapshot(Kind.CHECKPOINT, 60) == 1
+        writer.refuse = {2, 3}
+        for _ in writer.refuse:
+            with pytest.raises(Failed, match="the cut is not consistent: a had read further"):
+                host.snapshot(Kind.CHECKPOINT, 60)
+        assert (host.completed, host.failed, host.failures_in_a_row) == (1, 2, 2)
+        assert [(p.status, p.reason.partition(":")[0]) for p in host.history] == [
+            ("complete", ""),
+            ("failed", "the cut is not consistent"),
+            ("failed", "the cut is not consistent"),
+        ]
+        assert host.snapshot(Kind.CHECKPOINT, 60) == 4
+        assert host.failures_in_a_row == 0
+        assert writer.gone == [2, 3], "their parts can go"
+        assert ends == []
+    finally:
+        host.stop()
+
+
+def test_a_job_of_which_every_cut_is_refused_ends_with_the_reason() -> None:
+    writer, ends = Picky(), queue.Queue[str]()
+    writer.refuse = set(range(100))
+    host = one_stage(writer, ends.put)
+    host.start()
+    try:
+        host.post(StageReady(A, Incarnation(1)))
+        for _ in range(4):
+            assert ends.empty()
+            with pytest.raises(Failed, match="not consistent"):
+                host.snapshot(Kind.CHECKPOINT, 60)
+        assert "a had read further than b had written" in ends.get(timeout=60)
+    finally:
+        host.stop()

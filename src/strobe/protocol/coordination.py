@@ -10,11 +10,14 @@ from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 
 __all__ = [
-    "AbortRequested", "Acknowledged", "AllLost", "AnnounceAbort", "AnnounceComplete", "CoordinatorEffect",
-    "CoordinatorInput", "CoordinatorSettings", "DeclinedBy", "Dispose", "FailJob", "Kind", "ManifestFailed",
+    "TOLERABLE_REFUSALS", "AbortRequested", "Acknowledged", "AllLost", "AnnounceAbort", "AnnounceComplete",
+    "CoordinatorEffect", "CoordinatorInput", "CoordinatorSettings", "CutRefused", "DeclinedBy", "Dispose", "FailJob", "Kind", "ManifestFailed",
     "ManifestWritten", "NodeFinished", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger", "TriggerRequested",
     "WakeAt", "WriteManifest",
 ]  # fmt: skip
+
+
+TOLERABLE_REFUSALS = 3  # cuts in a row
 
 
 class Kind(Enum):
@@ -90,6 +93,14 @@ class ManifestFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CutRefused:
+    """The parts are no consistent cut, so that no manifest was written."""
+
+    snapshot: SnapshotId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class AbortRequested:
     snapshot: SnapshotId
     reason: str
@@ -122,8 +133,8 @@ class AllLost:
 
 
 CoordinatorInput: TypeAlias = (
-    Tick | TriggerRequested | Acknowledged | DeclinedBy | ManifestWritten | ManifestFailed | AbortRequested | NodeReady
-    | NodeLost | AllLost | NodeFinished
+    Tick | TriggerRequested | Acknowledged | DeclinedBy | ManifestWritten | ManifestFailed | CutRefused | AbortRequested
+    | NodeReady | NodeLost | AllLost | NodeFinished
 )  # fmt: skip
 
 
@@ -141,7 +152,8 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class WriteManifest:
-    """Every part is durable: make the manifest durable, and answer `ManifestWritten` or `ManifestFailed`."""
+    """Every part is durable: check the cut, make the manifest durable, and answer `ManifestWritten`, `ManifestFailed` or
+    `CutRefused`."""
 
     snapshot: SnapshotId
     kind: Kind

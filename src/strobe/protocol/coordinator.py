@@ -14,6 +14,9 @@ is any clock that does not go backwards, in milliseconds. The settings mean what
 * a manual trigger waits for neither, only for a place among max concurrent; savepoints do not wait for that either;
 * tolerable failures counts failures in a row (timeouts, declines, failed writes); a participant that dies, or an
   abort that somebody asked for, is no failure of the snapshot;
+* a cut that is refused says nothing against the stages, whose state and channels are intact: another one is taken when
+  it is time. It counts as a failure, but fails the job only with more than `TOLERABLE_REFUSALS` failures in a row, if
+  fewer are tolerated: a job that has no snapshot any more must say so, because channels grow and sinks wait;
 * a checkpoint that completes makes older pending checkpoints pointless: they are given up. Savepoints were asked for
   and stay.
 
@@ -29,6 +32,7 @@ from dataclasses import dataclass
 from strobe.model.errors import HostFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import (
+    TOLERABLE_REFUSALS,
     AbortRequested,
     Acknowledged,
     AllLost,
@@ -37,6 +41,7 @@ from strobe.protocol.coordination import (
     CoordinatorEffect,
     CoordinatorInput,
     CoordinatorSettings,
+    CutRefused,
     DeclinedBy,
     Dispose,
     FailJob,
@@ -139,7 +144,9 @@ class Coordinator:
         elif isinstance(input, ManifestWritten):
             effects = self._written(input.snapshot)
         elif isinstance(input, ManifestFailed):
-            effects = self._write_failed(input)
+            effects = self._not_written(input.snapshot, f"the manifest could not be written: {input.reason}")
+        elif isinstance(input, CutRefused):
+            effects = self._not_written(input.snapshot, input.reason, tolerated=self._tolerable_refusals())
         elif isinstance(input, AbortRequested):
             effects = self._give_up(input.snapshot, input.reason, counts=False)
         elif isinstance(input, NodeReady):
@@ -209,12 +216,14 @@ class Coordinator:
                 effects += (Dispose(self._retained.pop(0)),)
         return effects + ((Reply(pending.request, snapshot),) if pending.request else ())
 
-    def _write_failed(self, failed: ManifestFailed) -> tuple[CoordinatorEffect, ...]:
-        pending = self._pending.get(failed.snapshot)
+    def _not_written(
+        self, snapshot: SnapshotId, reason: str, *, tolerated: int | None = None
+    ) -> tuple[CoordinatorEffect, ...]:
+        pending = self._pending.get(snapshot)
         if pending is None or not pending.writing:
-            raise HostFault(f"The manifest of snapshot {failed.snapshot} failed, but nobody asked for it.")
+            raise HostFault(f"The manifest of snapshot {snapshot} failed, but nobody asked for it.")
         pending.writing = False
-        return self._give_up(failed.snapshot, f"the manifest could not be written: {failed.reason}")
+        return self._give_up(snapshot, reason, tolerated=tolerated)
 
     def _node_ready(self, ready: NodeReady) -> tuple[CoordinatorEffect, ...]:
         self._check_known(ready.node)
@@ -311,7 +320,12 @@ class Coordinator:
             effects += self._give_up(snapshot, f"{node} was lost: {reason}", counts=False)
         return effects
 
-    def _give_up(self, snapshot: SnapshotId, reason: str, *, counts: bool = True) -> tuple[CoordinatorEffect, ...]:
+    def _tolerable_refusals(self) -> int:
+        return max(self.settings.tolerable_failures, TOLERABLE_REFUSALS)
+
+    def _give_up(
+        self, snapshot: SnapshotId, reason: str, *, counts: bool = True, tolerated: int | None = None
+    ) -> tuple[CoordinatorEffect, ...]:
         pending = self._pending.get(snapshot)
         if pending is None or pending.writing:
             return ()  # already decided; a manifest that is being written can no longer be stopped
@@ -322,13 +336,12 @@ class Coordinator:
             effects += (Reply(pending.request, snapshot, reason),)
         if counts and pending.kind is Kind.CHECKPOINT:
             self._failures += 1
-            if self._failures > self.settings.tolerable_failures and not self._failed:
+            limit = self.settings.tolerable_failures if tolerated is None else tolerated
+            if self._failures > limit and not self._failed:
                 self._failed = True
-                effects += (FailJob(f"checkpoint {snapshot} failed ({reason}); {self._tolerance()}"),)
+                in_a_row = f"{self._failures} failed in a row, {limit} are tolerated"
+                effects += (FailJob(f"checkpoint {snapshot} failed ({reason}); {in_a_row}"),)
         return effects
-
-    def _tolerance(self) -> str:
-        return f"{self._failures} failed in a row, {self.settings.tolerable_failures} are tolerated"
 
     def _wake(self) -> tuple[CoordinatorEffect, ...]:
         times = [p.deadline for p in self._pending.values() if not p.writing]

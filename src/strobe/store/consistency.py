@@ -10,12 +10,17 @@ here; its content is checked from a journal.
 
 from __future__ import annotations
 
+from strobe.model.errors import Damaged
 from strobe.model.ids import ChannelId, NodeId
 from strobe.store.manifest import NOTHING, ChannelRecord, Manifest
 from strobe.verify.positions import ChannelCut, ConsumerCut, LogGraph, LogSnapshot, check_log_snapshot
 from strobe.verify.violation import Violation
 
-__all__ = ["check_manifest"]
+__all__ = ["InconsistentCut", "check_manifest"]
+
+
+class InconsistentCut(Damaged):
+    """The parts of a snapshot are no consistent cut: it is refused, and nothing of it is written."""
 
 
 def check_manifest(manifest: Manifest, previous: Manifest | None = None) -> tuple[Violation, ...]:

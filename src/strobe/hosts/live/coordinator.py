@@ -35,6 +35,7 @@ from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol import coordination as snap
 from strobe.protocol import restoring as back
 from strobe.protocol.coordinator import Coordinator
+from strobe.store.consistency import InconsistentCut
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import SavepointLayout
 from strobe.store.manifest import Kind, Manifest
@@ -356,7 +357,8 @@ class LiveCoordinator:
         except (StrobeError, OSError) as error:
             self._drop(gathering.snapshot)
             why = error.what if isinstance(error, StrobeError) else str(error)
-            self._feed(snap.ManifestFailed(gathering.snapshot, why.rstrip(".")))
+            refused = isinstance(error, InconsistentCut)
+            self._feed((snap.CutRefused if refused else snap.ManifestFailed)(gathering.snapshot, why.rstrip(".")))
             return
         self._gathering.pop(gathering.snapshot, None)
         self.completed += 1

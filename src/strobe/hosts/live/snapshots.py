@@ -21,7 +21,7 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.base import Data
-from strobe.store.consistency import check_manifest
+from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord
 from strobe.store.snapshots import Session, SnapshotStore
 
@@ -89,7 +89,7 @@ def write(gathering: Gathering, graph: Graph, job: str, protocol: str, completed
     violations = [violation.sentence for violation in check_manifest(manifest, previous)]
     violations += _miscounted(gathering, graph)
     if violations:
-        raise Failed(
+        raise InconsistentCut(
             f"Snapshot {gathering.snapshot} is no consistent cut: {violations[0]}",
             untouched="It was not written; earlier snapshots are untouched.",
         )

@@ -40,6 +40,7 @@ from strobe.protocol.coordination import (
     CoordinatorEffect,
     CoordinatorInput,
     CoordinatorSettings,
+    CutRefused,
     DeclinedBy,
     Dispose,
     FailJob,
@@ -56,6 +57,7 @@ from strobe.protocol.coordination import (
     WriteManifest,
 )
 from strobe.protocol.coordinator import Coordinator
+from strobe.store.consistency import InconsistentCut
 
 __all__ = ["CoordinatorHost", "Progress", "SnapshotWriter", "utc_now"]
 
@@ -94,7 +96,7 @@ class SnapshotWriter:
         """Make it durable that this id is taken, and a place ready for its parts."""
 
     def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
-        """Check the cut and write the manifest, or raise. On return it is durable."""
+        """Check the cut and write the manifest, or raise: InconsistentCut if it is refused. On return it is durable."""
 
     def aborted(self, snapshot: SnapshotId) -> None:
         """The snapshot is given up: its parts can go."""
@@ -128,6 +130,7 @@ class _Request:
 class _Written:
     snapshot: SnapshotId
     failure: str | None
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +292,8 @@ class CoordinatorHost:
         elif isinstance(item, _Written):
             if item.failure is None:
                 self._step(ManifestWritten(item.snapshot))
+            elif item.refused:
+                self._step(CutRefused(item.snapshot, item.failure))
             else:
                 self._step(ManifestFailed(item.snapshot, item.failure))
         elif isinstance(item, _Settled):
@@ -383,8 +388,11 @@ class CoordinatorHost:
 
     def _write(self, snapshot: SnapshotId, gathering: _Gathering) -> None:
         failure: str | None = None
+        refused = False
         try:
             self._writer.write(gathering.progress, gathering.parts)
+        except InconsistentCut as error:
+            failure, refused = str(error), True
         except StrobeError as error:
             failure = str(error)
         except Exception as error:
@@ -394,7 +402,7 @@ class CoordinatorHost:
             self._decisions.logged(snapshot)
         else:
             self._decisions.failed(snapshot, failure)
-        self._queue.put(_Written(snapshot, failure))
+        self._queue.put(_Written(snapshot, failure, refused))
 
     def _finish(self, snapshot: SnapshotId, status: str, reason: str) -> None:
         gathering = self._gathering.pop(snapshot)

@@ -1,7 +1,8 @@
 """From the stages' parts to a manifest: assembled, checked against law 1, made durable; later retired.
 
 The check is arithmetic on recorded positions and runs before the manifest exists: a cut that is not consistent never
-becomes a snapshot, and the failure names the channel and the stage.
+becomes a snapshot, and the failure names the channel and the stage. Nothing else comes of it: the parts go, the job and
+its earlier snapshots stay.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.messages import StagePart
 from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.savepoints import SnapshotStores
-from strobe.model.errors import Damaged, Failed, StrobeError
+from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.coordination import Kind
-from strobe.store.consistency import check_manifest
+from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
 from strobe.store.manifest import Kind as ManifestKind
 
@@ -90,7 +91,7 @@ class ManifestWriter(SnapshotWriter):
         manifest = self._assemble(progress, parts)
         violations = check_manifest(manifest, snapshot_before(manifest, self.manifests()))
         if violations:
-            raise Damaged("the cut is not consistent: " + " ".join(v.sentence for v in violations[:3]))
+            raise InconsistentCut("the cut is not consistent: " + " ".join(v.sentence for v in violations[:3]))
         self.verified += 1
         self._stores.complete(manifest)
         if progress.kind is Kind.CHECKPOINT:
