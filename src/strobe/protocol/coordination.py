@@ -11,9 +11,9 @@ from strobe.model.ids import Incarnation, NodeId, SnapshotId
 
 __all__ = [
     "TOLERABLE_REFUSALS", "AbortRequested", "Acknowledged", "AllLost", "AnnounceAbort", "AnnounceComplete",
-    "CoordinatorEffect", "CoordinatorInput", "CoordinatorSettings", "CutRefused", "DeclinedBy", "Dispose", "FailJob", "Kind", "ManifestFailed",
-    "ManifestWritten", "NodeFinished", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger", "TriggerRequested",
-    "WakeAt", "WriteManifest",
+    "CoordinatorEffect", "CoordinatorInput", "CoordinatorSettings", "CutRefused", "DeclinedBy", "Dispose", "FailJob",
+    "Kind", "ManifestFailed", "ManifestWritten", "NodeFinished", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger",
+    "TriggerRequested", "WakeAt", "WriteManifest",
 ]  # fmt: skip
 
 
@@ -152,8 +152,8 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class WriteManifest:
-    """Every part is durable: check the cut, make the manifest durable, and answer `ManifestWritten`, `ManifestFailed` or
-    `CutRefused`."""
+    """Every part is durable: check the cut, make the manifest durable, and answer `ManifestWritten`, `ManifestFailed`
+    or `CutRefused`."""
 
     snapshot: SnapshotId
     kind: Kind

@@ -46,7 +46,7 @@ from strobe.hosts.spark.recording import Recording, Uploads
 from strobe.hosts.spark.stage_inputs import Reach, StageInputs
 from strobe.hosts.spark.standstill import Standstill
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Fenced, HostFault, StrobeError
+from strobe.model.errors import Damaged, Failed, Fenced, HostFault, ProtocolError, StrobeError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
 from strobe.protocol.barriers import BarrierMode, Barriers
 from strobe.protocol.events import (
@@ -75,6 +75,9 @@ __all__ = ["StageAgent"]
 _log = logging.getLogger("strobe.agent")
 _COMMIT_POLL = 0.002
 _ALONE_POLL = 0.05
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between two looks at a stage that cannot be looked at
+_FALLIBLE = (RecordState, SendBarrier, ChannelRecorded, NodeRecorded, Overtake)
+_PATIENCE = 30.0  # seconds until such a stage fails
 
 
 class StageAgent:
@@ -108,6 +111,7 @@ class StageAgent:
         self._thread: threading.Thread | None = None
         self._live = self._draining = False
         self.standstill = Standstill()
+        self.broken: Callable[[Exception], None] = self._unheard  # told if the agent's own thread cannot go on
         self.alone = False  # the stage has no query any more: nobody but the agent itself looks at its channels
         self.incarnation = Incarnation(0)
         self.asked = threading.Event()  # the stage's readers are up: one has asked, or a batch has come
@@ -253,15 +257,39 @@ class StageAgent:
         self._wake.set()
 
     def _run(self) -> None:
-        """Handle words from the coordinator at the next moment of rest, for a stage that nobody asks to read."""
+        """Handle words from the coordinator at the next moment of rest, for a stage that nobody asks to read.
+
+        Nobody else answers for a stage that idles, so the thread outlives errors that pass, such as those of a network
+        file system. One that stays fails the stage."""
+        failing_since: float | None = None
+        pause = _FIRST_PAUSE
         while self._live:
-            if not self._inbox:
-                if not self._wake.wait(_ALONE_POLL if self.alone else None):
-                    self.at_rest()
+            try:
+                self._look()
+                failing_since, pause = None, _FIRST_PAUSE
+            except Exception as error:
+                now = time.monotonic()
+                if failing_since is None:
+                    failing_since = now
+                    _log.warning("%s: an idle stage could not be looked at: %s", self.uid, error)
+                if isinstance(error, Fenced | ProtocolError) or now - failing_since >= _PATIENCE:
+                    if self._live:
+                        self.broken(error)
+                    return
+                self._wake.wait(pause)
                 self._wake.clear()
-                continue
-            if not self.at_rest():
-                time.sleep(_COMMIT_POLL)  # Spark writes the commit within milliseconds of the batch's return
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _look(self) -> None:
+        if not self._inbox:
+            if not self._wake.wait(_ALONE_POLL if self.alone else None):
+                self.at_rest()
+            self._wake.clear()
+        elif not self.at_rest():
+            time.sleep(_COMMIT_POLL)  # Spark writes the commit within milliseconds of the batch's return
+
+    def _unheard(self, error: Exception) -> None:
+        _log.error("%s: it takes part in no snapshot any more: %s", self.uid, error)
 
     def at_rest(self) -> bool:
         """If the stage is at rest, do what is due. False if a batch is begun and not committed."""
@@ -324,7 +352,16 @@ class StageAgent:
 
     def _step(self, input: Input, now: float) -> None:
         for effect in self._machine.step(input):
-            self._perform(effect, now)
+            try:
+                self._perform(effect, now)
+            except Fenced:
+                raise
+            except (Failed, Damaged, OSError) as error:
+                # The machine has moved on, so this cannot be done again: the snapshot fails, the stage goes on.
+                if not isinstance(effect, _FALLIBLE):
+                    raise
+                self._recordings.pop(effect.snapshot, None)
+                self._post(Decline(self.uid, self.incarnation, effect.snapshot, str(error)))
 
     def _perform(self, effect: Effect, now: float) -> None:
         if isinstance(effect, Deliver | Hold | Release):
@@ -340,10 +377,19 @@ class StageAgent:
             )
             self.standstill.recorded(effect.snapshot, self._batch)
             faults.point("snapshot.state-recorded", self.uid)
+        elif isinstance(effect, StartTimer):
+            timer = threading.Timer(self._alignment_timeout, self.time_out, (effect.snapshot,))
+            timer.daemon = True
+            timer.start()
+        elif isinstance(effect, Declined):
+            self._recordings.pop(effect.snapshot, None)
+            self._post(Decline(self.uid, self.incarnation, effect.snapshot, effect.reason))
+        elif isinstance(effect, _FALLIBLE) and effect.snapshot not in self._recordings:
+            pass  # this stage could not do what the snapshot needs, and has declined it
         elif isinstance(effect, SendBarrier):
-            self._send_barrier(effect.snapshot)
-        elif isinstance(effect, ChannelRecorded | NodeRecorded | Overtake) and effect.snapshot not in self._recordings:
-            pass  # its barrier could not be placed: this stage has declined the snapshot
+            assert self.output is not None
+            self._recordings[effect.snapshot].barrier = self.output.place_barrier(effect.snapshot).version
+            faults.point("snapshot.barrier-placed", self.uid)
         elif isinstance(effect, ChannelRecorded):
             recording = self._recordings[effect.snapshot]
             producer = NodeId(effect.channel)
@@ -354,30 +400,10 @@ class StageAgent:
             recording.sync_ms = (time.monotonic() - recording.recorded_at) * 1000
             life = self.incarnation
             self._uploads.submit(self, recording, lambda result: self._uploaded(recording, life, result))
-        elif isinstance(effect, Declined):
-            self._recordings.pop(effect.snapshot, None)
-            self._post(Decline(self.uid, self.incarnation, effect.snapshot, effect.reason))
-        elif isinstance(effect, StartTimer):
-            timer = threading.Timer(self._alignment_timeout, self.time_out, (effect.snapshot,))
-            timer.daemon = True
-            timer.start()
         elif isinstance(effect, Overtake):
             self._take(self._reading.overtaken_by(NodeId(effect.channel), effect.snapshot), now)
         else:
             raise HostFault(f"A stage's agent cannot perform {type(effect).__name__}.")
-
-    def _send_barrier(self, snapshot: SnapshotId) -> None:
-        assert self.output is not None
-        try:
-            self._recordings[snapshot].barrier = self.output.place_barrier(snapshot).version
-        except Fenced:
-            raise
-        except Failed as error:
-            # No room for an entry of a kilobyte: the snapshot fails, the stage goes on.
-            del self._recordings[snapshot]
-            self._post(Decline(self.uid, self.incarnation, snapshot, str(error)))
-            return
-        faults.point("snapshot.barrier-placed", self.uid)
 
     def time_out(self, snapshot: SnapshotId) -> None:
         """The alignment of `snapshot` has taken long enough. Too late, or in another life, it means nothing."""

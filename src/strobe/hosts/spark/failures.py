@@ -9,9 +9,9 @@ import re
 from typing import Final
 
 from strobe.hosts.spark.connectors.base import Unreachable
-from strobe.model.errors import StrobeError
+from strobe.model.errors import Misuse, StrobeError
 
-__all__ = ["is_outage", "reason", "without_spark_words"]
+__all__ = ["is_outage", "reason", "refused_query", "without_spark_words"]
 
 _SPARK_WORDS: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w{5}")
 _JAVA_NAME: Final = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+")
@@ -36,6 +36,16 @@ def is_outage(error: BaseException) -> bool:
 
 def without_spark_words(text: str) -> str:
     return _SPARK_WORDS.sub("", text)
+
+
+def refused_query(uid: str, output_mode: str, error: Exception) -> Misuse:
+    """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
+    what = without_spark_words(str(error).splitlines()[0])
+    return Misuse(
+        f"Stage {uid!r} (output_mode {output_mode!r}): Spark refuses the query: {what}",
+        untouched="Nothing was started; what the job had done before is as it was.",
+        next="Change the stage, or its output_mode, and run again.",
+    )
 
 
 def reason(error: BaseException) -> str:

@@ -19,6 +19,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -33,6 +34,7 @@ _LENGTH: Final = struct.Struct(">I")
 _MAX_FRAME: Final = 64 * 1024 * 1024
 _HELLO_SECONDS: Final = 10.0
 _HOST: Final = "127.0.0.1"
+_ACCEPT_PAUSE: Final = 0.1
 
 _logger = logging.getLogger(__name__)
 
@@ -109,9 +111,18 @@ class Gate:
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(sock,), name="gate-source", daemon=True).start()
+            except OSError as error:
+                if self._closed:
+                    return
+                # Too many open files, a connection that was gone already: sources of later queries must still get in.
+                _logger.warning("the gate could not accept a connection: %s; it is tried again", error)
+                time.sleep(_ACCEPT_PAUSE)
+                continue
+            try:
+                threading.Thread(target=self._serve, args=(sock,), name="gate-source", daemon=True).start()
+            except RuntimeError as error:
+                _logger.warning("the gate could not serve a connection: %s", error)
+                sock.close()  # its query fails, and is started again
 
     def _serve(self, sock: socket.socket) -> None:
         with sock:
@@ -131,6 +142,8 @@ class Gate:
                     _send(sock, self._answer(_receive(sock)))
             except (GateClosed, PeerFault, OSError):
                 return
+            except Exception:
+                _logger.exception("a connection to the gate failed")
             finally:
                 with self._lock:
                     self._open.discard(sock)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
 import socket
@@ -36,6 +37,7 @@ from strobe.store.layout import JobLayout
 
 __all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "read_runtime"]
 
+_log = logging.getLogger("strobe.home")
 LEASE = float(os.environ.get("STROBE_LEASE", "30"))
 HEARTBEAT = min(1.0, LEASE / 4)
 
@@ -198,13 +200,35 @@ class JobHome:
         self.remember(generation=known.generation + (1 if self._lock_file is None else 0))
 
     def _heartbeat(self) -> None:
+        """Until the end. An error that passes, as on a network file system, must not make a healthy driver look dead;
+        if it stays, others take over when the lease is over, and this driver finds out at its next beat."""
+        last, said = time.monotonic(), False
         while not self._stop.wait(HEARTBEAT):
             try:
                 self.check_owner()
+                self._touch_lock()
             except Fenced:
                 return
-            if self._lock_file is not None:
-                os.utime(self._lock_file)
+            except Exception as error:
+                silent = time.monotonic() - last
+                if not said or silent >= LEASE:
+                    _log.warning(
+                        "job %s: no sign of life could be given for %.1f s: %s. It is tried again; after %.0f s "
+                        "another driver may take over.", self.job, silent, error, LEASE,
+                    )  # fmt: skip
+                    said = True
+                    last = time.monotonic() if silent >= LEASE else last
+                continue
+            last, said = time.monotonic(), False
+
+    def _touch_lock(self) -> None:
+        if self._lock_file is None:
+            return
+        try:
+            os.utime(self._lock_file)
+        except OSError:
+            # The handle may be stale for good. Others look at the file by its name, and it is ours: we own the job.
+            os.utime(self.path(self.layout.lock))
 
     def _read_memory(self) -> JobMemory:
         path = self.path(self.layout.incarnation)

@@ -209,6 +209,8 @@ class SinkWork:
             self._guard()
         except Fenced:
             return
+        except Exception as doubt:  # whether it has cannot be found out now: this thread ends, so somebody must know
+            _log.warning("%s: %s", self.name, doubt)
         self._broken(f"sink {self.name!r} may not write any more: {error}")
 
     def _pause(self) -> float | None:
@@ -294,7 +296,7 @@ class SinkWork:
         if task.part is not None:
             try:
                 self._ledger.refused(task.part.handle)
-            except Failed as error:  # no room on the disk: the next part takes its place all the same
+            except (Failed, OSError) as error:  # no room on the disk: the next part takes its place all the same
                 _log.warning("%s: %s", self.name, error)
         refusal = self._vote(self._machine.step(protocol.WritesFailed(task.snapshot, reason)))
         return refusal if isinstance(refusal, Failed) else Failed(reason)

@@ -26,7 +26,7 @@ from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.config import RestartPolicy
 from strobe.hosts.spark.connectors.base import Sink
-from strobe.hosts.spark.failures import is_outage, reason, without_spark_words
+from strobe.hosts.spark.failures import is_outage, reason, refused_query
 from strobe.hosts.spark.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.pipeline import StageSpec
 from strobe.hosts.spark.session import SparkEnded, spark_ended
@@ -99,6 +99,8 @@ class StageRunner:
         self._stopping = threading.Event()
         self._closed = False  # for good
         self._cause: BaseException | None = None
+        self._agent_error: Exception | None = None  # why the agent of this life could not go on
+        agent.broken = self._agent_broken
         self._thread = threading.Thread(target=self._run, name=f"stage-{spec.uid}", daemon=True)
         self._running = threading.Event()
         self._settling = Settling(
@@ -283,7 +285,7 @@ class StageRunner:
 
     def _live(self) -> str | None:
         """One life, from start to end. What it failed of, or None if the query ended by itself."""
-        self._cause = None
+        self._cause = self._agent_error = None
         try:
             self.check()
             self._settling.before_start()
@@ -294,7 +296,11 @@ class StageRunner:
                 self.state = StageState.RUNNING
                 self._running.set()
                 self._await_readers(query)
+            if self._agent_error is not None:
+                self._stop_query(query)  # the agent broke before there was a query that it could have ended
             query.awaitTermination()
+            if self._agent_error is not None:
+                raise self._agent_error
             return None
         except Exception as error:
             if isinstance(self._cause, Fenced) and not self._stopping.is_set():
@@ -309,20 +315,28 @@ class StageRunner:
             if self.state is not StageState.RUNNING or self._stopping.is_set() or self._cause is not None:
                 self.agent.stop()
 
+    def _agent_broken(self, error: Exception) -> None:
+        """Its thread ends. So the stage starts again; one whose query has ended cannot, and the job fails."""
+        if self._stopping.is_set():
+            return
+        self._agent_error = error
+        self.error = f"it could take part in no more snapshots: {reason(error)}"
+        _log.error("%s: %s", self.spec.uid, self.error)
+        if isinstance(error, Fenced):
+            self._on_fenced(str(error))
+        if self.state is not StageState.ENDED:
+            if self._query is not None and self._query.isActive:
+                self._stop_query(self._query)
+            return
+        self._post(StageLost(self.spec.uid, self.error))
+        self.state = StageState.FAILED
+        self._on_failed(self, self.error)
+
     def _await_readers(self, query: StreamingQuery) -> None:
         deadline = time.monotonic() + _READER_PATIENCE
         while self.spec.inputs and not self.agent.asked.wait(0.1):
             if self._stopping.is_set() or not query.isActive or time.monotonic() > deadline:
                 break
-
-    def _refused(self, error: Exception) -> Misuse:
-        """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
-        what = without_spark_words(str(error).splitlines()[0])
-        return Misuse(
-            f"Stage {self.spec.uid!r} (output_mode {self.spec.output_mode!r}): Spark refuses the query: {what}",
-            untouched="Nothing was started; what the job had done before is as it was.",
-            next="Change the stage, or its output_mode, and run again.",
-        )
 
     def _start_query(self) -> StreamingQuery:
         spec = self.spec
@@ -338,7 +352,7 @@ class StageRunner:
                     writer = writer.trigger(**spec.trigger)
                 return writer.option("checkpointLocation", str(self.agent.checkpoint)).foreachBatch(self._batch).start()
             except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
-                raise self._refused(error) from error
+                raise refused_query(spec.uid, spec.output_mode, error) from error
             finally:
                 for key, old in before.items():
                     if old is None:
