@@ -2,12 +2,15 @@
 
 An executor is killed with SIGKILL in the middle of a checkpoint. Spark starts another one and runs what was lost again;
 the job ends with the right answer, and checkpoints are complete again.
+
+A user's own code, beside the pipeline's file, goes along to the executors.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +28,7 @@ from strobe.store.consistency import check_manifest
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.snapshots import SnapshotStore
+from tests.spark import user_project
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -185,3 +189,8 @@ def test_a_master_that_is_no_address_is_misuse(tmp_path: Path, master: str, code
     lines = (tmp_path / "said").read_text().splitlines()
     assert says in lines
     assert lines[-1].startswith("next:  ")
+
+
+def test_a_users_code_goes_along_to_the_executors(cluster: Cluster, tmp_path: Path) -> None:
+    for found in user_project.check(user_project.run(tmp_path, cluster.url)):
+        assert re.search(r"/strobe-code-[0-9a-f]{16}/\d/rates\.py$", str(found)), found

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.session import FILE_MANAGER, spark_session
+from strobe.hosts.spark.spark_output import SparkOutput
 from strobe.hosts.spark.worker_python import worker_python
 from strobe.model.errors import Misuse
 
@@ -54,7 +55,7 @@ def test_the_workers_keep_the_rest_of_their_module_path(tmp_path: Path) -> None:
         check=True,
     )
     packages = Path(pyspark.__file__).parent.parent
-    assert out.stdout.splitlines() == [f"{packages}:/a b/*:/c", "one two", "$3"]
+    assert out.stdout.splitlines() == [f"/a b/*:/c:{packages}", "one two", "$3"]
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,37 @@ def test_the_workers_keep_the_rest_of_their_module_path(tmp_path: Path) -> None:
 def test_a_setting_that_would_break_a_guarantee_is_refused(key: str, value: str) -> None:
     with pytest.raises(Misuse, match=key):
         spark_session("never", extra={key: value})
+
+
+@pytest.mark.spark
+def test_a_session_that_runs_takes_settings_of_queries_and_refuses_those_of_its_start(spark: SparkSession) -> None:
+    again = spark_session("again", extra={"spark.sql.ui.explainMode": "simple", "spark.app.name": "strobe-tests"})
+    assert again is spark
+    assert spark.conf.get("spark.sql.ui.explainMode") == "simple"
+    with pytest.raises(Misuse, match=r"spark\.driver\.memory cannot be set to '9g' any more"):
+        spark_session("again", extra={"spark.driver.memory": "9g"})
+
+
+def test_the_output_of_an_early_start_becomes_the_jobs_log_and_older_ones_stay(tmp_path: Path) -> None:
+    log = tmp_path / "home" / "spark.log"
+    for text in ("first", "second", "third"):
+        output = SparkOutput()
+        early = output.before_any_job(tmp_path / "home")
+        assert early is not None
+        early.write_text(text)
+        output.become(log)
+    assert {p.name: p.read_text() for p in (tmp_path / "home").iterdir()} == {
+        "spark.log": "third", "spark.log.1": "first", "spark.log.2": "second",
+    }  # fmt: skip
+    output.become(tmp_path / "other.log")
+    assert log.read_text() == "third", "a log that is in its place stays there"
+
+
+def test_the_output_of_an_early_start_that_no_job_comes_of_leaves_nothing(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from strobe.hosts.spark.spark_output import SparkOutput; "
+        "print(SparkOutput().before_any_job(pathlib.Path(sys.argv[1])))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "a" / "home"], capture_output=True, check=True)
+    assert done.stdout.decode().startswith(str(tmp_path / "a" / "home" / ".spark-"))
+    assert not (tmp_path / "a" / "home").exists()

@@ -26,6 +26,7 @@ from strobe.hosts.spark.pipeline import Pipeline
 from strobe.hosts.spark.rehearse import dry_run as plan_of
 from strobe.hosts.spark.rehearse import rehearse
 from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark.session import end_spark
 from strobe.model.errors import Failed
 from strobe.store.layout import JobLayout
 
@@ -41,6 +42,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
         ("strobe run pipeline.py", "run the pipeline that the file declares, or resume it"),
         ("strobe run pipelines.py:ledger", "one of several"),
         ("strobe run pipeline.py --master spark://127.0.0.1:7077", "on a Spark cluster"),
+        ("strobe run --py-files lib.zip,rates.py pipeline.py", "with modules that are not beside the file"),
         ("strobe run --store s3://bucket/prefix pipeline.py", "with its checkpoints there, whatever the file says"),
         ("strobe run -d pipeline.py", "in the background; see `strobe status`, `logs` and `stop`"),
         ("strobe run -s ledger/12 pipeline.py --dry-run", "what going back to checkpoint 12 would do"),
@@ -56,6 +58,12 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
     metavar="PLACE",
     help="Where checkpoints go: a directory, or s3://bucket/prefix.  [default: as FILE says]",
 )
+@click.option(
+    "--py-files",
+    multiple=True,
+    metavar="FILES",
+    help="Modules and packages for the workers: .py, .zip, .egg files or directories, with commas, or repeated.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show what the job logs, not only warnings.")
 @click.option("--detach", "-d", is_flag=True, help="Return when the job runs; it goes on in the background.")
 @click.option("--starter-pipe", type=int, hidden=True)
@@ -70,6 +78,7 @@ def run_command(
     target: str,
     master: str | None,
     store: str | None,
+    py_files: tuple[str, ...],
     verbose: bool,
     detach: bool,
     starter_pipe: int | None,
@@ -85,7 +94,8 @@ def run_command(
     The same command resumes it: after an interrupt, after a crash, after a kill. Nothing is lost and nothing is done
     twice. With -s it goes back to a snapshot first: in place, or as a fork under another --name or --home.
     """
-    pipeline = load_pipeline(target)
+    with _steps(session.console) if session.console.is_terminal and not session.json else contextlib.nullcontext():
+        pipeline = load_pipeline(target, py_files=py_files, master=master, home=session.home)
     pipeline = pipeline if name is None else pipeline.renamed(name)
     if store is not None:
         pipeline.checkpoint = replace(pipeline.checkpoint, store=store)
@@ -93,6 +103,7 @@ def run_command(
     if dry_run or rehearsal:
         return _try(pipeline, restore, master, base, session, rehearsal=rehearsal)
     if detach and starter_pipe is None:
+        end_spark()  # the job has its own
         show_detached(session, run_detached(pipeline.name, session.home))
         return 0
     quiet = session.json or detach

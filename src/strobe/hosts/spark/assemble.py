@@ -22,10 +22,13 @@ from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.channel_log import ChannelLog
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors.base import SinkContext
+from strobe.hosts.spark.failures import reason
 from strobe.hosts.spark.gate import Gate
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.pipeline import SESSION, Pipeline, StageSpec, argument_name, channel_of
 from strobe.hosts.spark.source import read_channel
+from strobe.hosts.spark.user_code import give_to_workers
+from strobe.hosts.spark.user_lines import declared_in
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
@@ -61,6 +64,7 @@ class AssembledStage:
 
 def draft_stages(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobHome) -> list[DraftStage]:
     """Every stage, upstream first."""
+    give_to_workers(pipeline, spark.sparkContext)
     schemas: dict[NodeId, StructType] = {}
     for spec in pipeline.stages.values():
         for uid, ddl in spec.feedback.items():
@@ -125,21 +129,21 @@ def _call(spec: StageSpec, spark: SparkSession, frames: Mapping[NodeId, DataFram
     except StrobeError:
         raise
     except Exception as error:
-        message = str(error).splitlines()[0] if str(error) else ""
         raise Misuse(
-            f"{where}: its function raised {type(error).__name__}: {message}",
+            f"{where}: its function raised {reason(error)}",
             untouched="Nothing was started.",
             next="Mend the function and run again.",
         ) from error
     if not isinstance(result, DataFrame):
         raise Misuse(
-            f"{where} returned {'nothing' if result is None else type(result).__name__}, not a DataFrame.",
+            f"{where} returned {'nothing' if result is None else type(result).__name__}, not a DataFrame"
+            f"{declared_in(spec.function)}.",
             untouched="Nothing was started.",
             next="Return the streaming DataFrame that the stage computes.",
         )
     if not result.isStreaming:
         raise Misuse(
-            f"{where} returned a batch DataFrame: it has no stream in it.",
+            f"{where} returned a batch DataFrame: it has no stream in it{declared_in(spec.function)}.",
             untouched="Nothing was started.",
             next="Start from spark.readStream in a source stage, or from the DataFrames that the stage is given.",
         )

@@ -28,6 +28,7 @@ __all__ = [
     "Difference",
     "changed_state",
     "compare_stages",
+    "crashed_processor",
     "describe_stage",
     "operator_kinds",
     "reads_source",
@@ -166,13 +167,31 @@ def _source(node: Any, kind: str) -> Json:
 def _processor(node: Any) -> dict[str, Json]:
     described: dict[str, Json] = {"keys": [_column(e) for e in _items(node.leftAttributes())]}
     try:
-        function = CloudPickleSerializer().loads(bytes(_bytes(node.functionExpr().func().command())))[0]  # type: ignore[no-untyped-call]
-        variables = _Variables()
-        function.__self__._stateful_processor.init(variables)
-        described["values"] = sorted(variables.found, key=str)
+        described["values"] = sorted(_variables(node), key=str)
     except Exception as error:  # what a processor does in `init` is its author's business
         _log.debug("the state of a processor is not known: %s", error)
     return described
+
+
+def _variables(node: Any) -> list[Json]:
+    function = CloudPickleSerializer().loads(bytes(_bytes(node.functionExpr().func().command())))[0]  # type: ignore[no-untyped-call]
+    variables = _Variables()
+    function.__self__._stateful_processor.init(variables)
+    return variables.found
+
+
+def crashed_processor(error: BaseException, result: DataFrame) -> BaseException | None:
+    """Spark does not tell what a processor's `init` has raised, only that it has: then it is called here once more."""
+    if "TransformWithStateInPySpark driver worker exited unexpectedly" not in str(error):
+        return None
+    plan: Any = result._jdf.queryExecution().analyzed()
+    for node in _nodes(plan):
+        if node.getClass().getSimpleName() == "TransformWithStateInPySpark":
+            try:
+                _variables(node)
+            except Exception as raised:
+                return raised
+    return None
 
 
 def _bytes(command: Any) -> Any:

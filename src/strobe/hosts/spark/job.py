@@ -44,7 +44,7 @@ from strobe.hosts.spark.rescale import check_partitions, wanted_partitions
 from strobe.hosts.spark.restore_plan import RestoreOptions
 from strobe.hosts.spark.resume import bring_up
 from strobe.hosts.spark.savepoints import SnapshotStores
-from strobe.hosts.spark.session import SparkEnded, check_settings, spark_session, stop_session
+from strobe.hosts.spark.session import DEFAULT_MASTER, SparkEnded, check_settings, spark_session, stop_session
 from strobe.hosts.spark.sink_start import explain_doubt, sink_works
 from strobe.hosts.spark.stage import StageRunner, StageState
 from strobe.hosts.spark.stage_files import stage_checkpoint
@@ -60,7 +60,6 @@ from strobe.store.snapshots import SnapshotStore
 __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
 
 _log = logging.getLogger("strobe.job")
-DEFAULT_MASTER = "local[*]"
 DEFAULT_PARTITIONS = 2
 _REST_POLL = 0.1
 SETTLE_PATIENCE = float(os.environ.get("STROBE_SETTLE_PATIENCE", "60"))  # seconds for sinks to commit at the end

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
@@ -105,6 +106,7 @@ class Pipeline:
         self.restart = restart or RestartPolicy()
         self.partitions = _positive(partitions, "partitions", f"Pipeline {name!r}")
         self.conf = _settings(conf, f"Pipeline {name!r}")
+        self.py_files: tuple[str, ...] = ()  # places on `sys.path` that go to the workers whole
         self._stages: dict[NodeId, StageSpec] = {}
 
     def stage(
@@ -268,6 +270,15 @@ class Pipeline:
             next="Give each its own, or unite the rows in one stage.",
         )
 
+    def __reduce__(self) -> Any:
+        """It stays in the driver: with it every stage, sink and connection would go to the workers."""
+        raise PicklingError(f"pipeline {self.name!r} cannot be used in a function that runs on Spark's workers")
+
+    def __copy__(self) -> Pipeline:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
     def renamed(self, name: str) -> Pipeline:
         """The same stages as another job."""
         other = copy(self)
@@ -291,13 +302,17 @@ class Pipeline:
         claim_mode: str = "no-claim",
         allow_non_restored_state: bool = False,
         partitions: int | Mapping[str, int] | None = None,
+        py_files: Iterable[str] = (),
         **options: Any,
     ) -> Job:
         """Start the pipeline, or resume it where it was left, or restore it from `snapshot` (a directory, JOB, or
-        JOB/ID). Returns when every stage runs. `partitions` rescales all stages with state, or those named by uid."""
+        JOB/ID). Returns when every stage runs. `partitions` rescales all stages with state, or those named by uid.
+        `py_files` are modules and packages that go to Spark's workers."""
         from strobe.hosts.spark.job import start_job
+        from strobe.hosts.spark.py_files import use_py_files
         from strobe.hosts.spark.restore_plan import RestoreOptions
 
+        self.py_files = (*self.py_files, *use_py_files(tuple(py_files)))
         restore = RestoreOptions(
             snapshot=snapshot,
             claim_mode=claim_mode,

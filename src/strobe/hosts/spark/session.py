@@ -31,25 +31,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark.util
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.class_archive import jvm_option
 from strobe.hosts.spark.launch import launch
 from strobe.hosts.spark.ports import guard_callbacks, is_local, port_settings, warn_if_open
 from strobe.hosts.spark.session_directory import SessionDirectory
+from strobe.hosts.spark.spark_output import SparkOutput
 from strobe.hosts.spark.worker_python import worker_python
 from strobe.model.errors import Failed, Misuse, StrobeError
 
-__all__ = ["FILE_MANAGER", "SparkEnded", "check_settings", "spark_ended", "spark_session", "stop_session"]
+__all__ = [
+    "DEFAULT_MASTER",
+    "FILE_MANAGER",
+    "SparkEnded",
+    "check_settings",
+    "end_spark",
+    "spark_ended",
+    "spark_session",
+    "stop_session",
+]
 
+DEFAULT_MASTER: Final = "local[*]"
 FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _MIN_BATCHES: Final = 100
 _WARM_UP: Final = 60.0  # seconds
 _HANGING_UP: Final = 10.0  # seconds
+_output: Final = SparkOutput()
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -91,14 +104,18 @@ def spark_session(
     *,
     extra: Mapping[str, str] | None = None,
     log: str | Path | None = None,
+    home: Path | None = None,
 ) -> SparkSession:
     """A session with Strobe's settings. `extra` adds to them; what would break a guarantee is Misuse.
 
-    `log` is the file that Spark's output is appended to; without it, the output goes to a file that is deleted at exit.
+    `log` is the file that Spark's output is appended to; without it, the output goes to a file that is deleted at exit,
+    or, if there is a `home`, becomes the `log` of a later call. A session that exists is taken as it is, and given
+    those settings that it can still take; what it cannot is Misuse.
     """
     check_settings(extra or {}, "The session")
     warming = None
-    if SparkContext._active_spark_context is None and SparkContext._gateway is None:
+    exists = SparkContext._active_spark_context is not None
+    if not exists and SparkContext._gateway is None:
         directory = SessionDirectory()
         settings = {**_SETTINGS, **port_settings(master, directory.path), **(extra or {})}
         if is_local(master):
@@ -107,6 +124,8 @@ def spark_session(
         # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
         os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
         warming = _warm_up(settings["spark.pyspark.python"])
+        if log is None and home is not None:
+            log = _output.before_any_job(home)
         _start_jvm(settings, directory, Path(log) if log is not None else None)
     else:
         settings = {**_SETTINGS, **port_settings(master, None), **(extra or {})}
@@ -117,13 +136,35 @@ def spark_session(
         session = builder.getOrCreate()
     except Exception as error:  # whatever the JVM says, in Java's words
         raise _not_started(master, error) from error
+    if exists:
+        _check_taken(session, extra or {})
+        if "PYSPARK_PYTHON" not in os.environ:  # a session of the user's own; its workers need what the driver has
+            session.sparkContext.pythonExec = sys.executable
     _without_checksums(session)
     _without_tracebacks(session)
     warn_if_open(session)
+    if exists and log is not None:
+        _output.become(Path(log))
     if warming is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             warming.wait(_WARM_UP)
     return session
+
+
+def _check_taken(session: SparkSession, settings: Mapping[str, str]) -> None:
+    """Some settings count only while Spark starts."""
+    started = session.sparkContext.getConf()
+    for key, value in settings.items():
+        try:
+            if started.get(key) != value:
+                session.conf.set(key, value)
+        except PySparkException as error:
+            raise Misuse(
+                f"{key} cannot be set to {value!r} any more: Spark takes it only when it starts, and it runs already.",
+                untouched="Nothing was started.",
+                next="Declare the pipeline before the first line of the file that needs Spark (a UDF with its type as "
+                "a string, a column, a session), or set it where the session is made.",
+            ) from error
 
 
 class SparkEnded(Failed):
@@ -163,6 +204,18 @@ def stop_session(session: SparkSession) -> None:
         if spark_ended() is None:
             raise
         _log.debug("stop: %s", error)
+
+
+def end_spark() -> None:
+    """Stop Spark, and its JVM with it, if this process has started them."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        stop_session(session)
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends with it
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 def _not_started(master: str, error: Exception) -> StrobeError:
@@ -212,6 +265,9 @@ def _without_tracebacks(session: SparkSession) -> None:
     server: Any = session.sparkContext._accumulatorServer
     if server is not None:
         server.handle_error = lambda request, client: _log.debug("the accumulator server's connection has ended")
+    # Its serializer prints the traceback of what it cannot pickle, and then raises the error.
+    util: Any = pyspark.util
+    util.print_exec = lambda stream: _log.debug("what could not be pickled", exc_info=True)
 
 
 def _warm_up(python: str) -> subprocess.Popen[bytes] | None:

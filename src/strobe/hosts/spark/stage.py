@@ -26,10 +26,11 @@ from strobe.hosts.spark.agent import StageAgent
 from strobe.hosts.spark.channel import ChannelWriter
 from strobe.hosts.spark.config import RestartPolicy
 from strobe.hosts.spark.connectors.base import Sink
-from strobe.hosts.spark.failures import is_outage, reason, refused_query
+from strobe.hosts.spark.evolve import crashed_processor
+from strobe.hosts.spark.failures import is_outage, permanent, reason, refused_query
 from strobe.hosts.spark.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.pipeline import StageSpec
-from strobe.hosts.spark.session import SparkEnded, spark_ended
+from strobe.hosts.spark.session import spark_ended
 from strobe.hosts.spark.settling import Settling
 from strobe.hosts.spark.writer import write_files
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
@@ -305,10 +306,9 @@ class StageRunner:
         except Exception as error:
             if isinstance(self._cause, Fenced) and not self._stopping.is_set():
                 self._on_fenced(str(self._cause))
-            cause = self._cause or error
-            cause = spark_ended(cause) or cause
-            if isinstance(cause, Damaged | Misuse | SparkEnded):
-                self.failure = cause  # it will be no better the next time
+            cause: BaseException = self._cause or error
+            cause = spark_ended(cause) or crashed_processor(cause, self._result) or cause
+            self.failure = permanent(self.spec.uid, cause)
             self._outages += is_outage(cause) and self._restart.attempts > 0
             return reason(cause)
         finally:
@@ -352,7 +352,7 @@ class StageRunner:
                     writer = writer.trigger(**spec.trigger)
                 return writer.option("checkpointLocation", str(self.agent.checkpoint)).foreachBatch(self._batch).start()
             except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
-                raise refused_query(spec.uid, spec.output_mode, error) from error
+                raise refused_query(spec, error) from error
             finally:
                 for key, old in before.items():
                     if old is None:
