@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.model.errors import Damaged, Failed, StrobeError
+from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.base import Absent
 from strobe.store.check import LARGEST_MANIFEST
@@ -156,6 +156,14 @@ def test_a_manifest_without_an_end_is_not_read(tmp_path: Path) -> None:
     os.truncate(tmp_path / "sav" / "manifest.json", LARGEST_MANIFEST + 1)
     with pytest.raises(Damaged, match="no manifest has more"):
         locate(str(tmp_path / "sav"), tmp_path)
+
+
+def test_a_mark_without_an_end_is_none(tmp_path: Path) -> None:
+    (tmp_path / "sav").mkdir()
+    (tmp_path / "sav" / "disposing.json").touch()
+    os.truncate(tmp_path / "sav" / "disposing.json", 1 << 40)
+    with pytest.raises(Misuse):
+        find(str(tmp_path / "sav"), tmp_path)
 
 
 def test_a_link_is_never_a_key_and_never_passed_through(victim: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from strobe.cli.output import Command, Session, Whole, common_options
+from strobe.cli.output import Command, Session, Whole, common_options, printable
 from strobe.model.errors import Failed, Misuse
 from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
@@ -53,7 +53,7 @@ def logs_command(job: str, follow: bool, lines: int, session: Session) -> None:
                 session.answer({"job": job, "log": str(path), "lines": last})
                 return
             for line in last:
-                click.echo(line)
+                click.echo(printable(line))
             if follow:
                 _follow(file, session.home, job)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def _follow(file: BinaryIO, home: Path, job: str) -> None:
     while True:
         live = is_held(home, job)  # asked first, so that nothing which it wrote before its end is missed
         while data := file.read(1 << 16):
-            click.echo(data.decode(errors="replace"), nl=False)
+            click.echo(printable(data.decode(errors="replace")), nl=False)
         if not live:
             return
         time.sleep(_POLL)

@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 import click
 
 from strobe import __version__
-from strobe.cli.output import print_error
+from strobe.cli.output import print_error, printable
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.extras import missing_extra
 from strobe.model.suggest import did_you_mean
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         click.echo("interrupted", err=True)
         code = 130
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        click.echo(printable(error.format_message()), err=True)
         code = 2
     except click.ClickException as error:
         print_error(_misuse(error), 2, as_json=as_json)

@@ -1,5 +1,9 @@
 """How every command speaks.
 
+What is printed may come from a manifest, a row or an error that somebody else wrote. Nothing of it commands the
+terminal: characters that do not show (escape sequences, changes of direction) are printed as `\\x1b`, by the console
+through which all words go, and as JSON escapes in JSON.
+
 With `--json`, standard output carries exactly one JSON value whatever happens, errors included. Without it, results go
 to standard output in words and errors to standard error: what happened, what was left untouched, what to do next.
 """
@@ -8,21 +12,29 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
+from strobe.model.paths import HIDDEN
 
-__all__ = ["ARGUMENTS", "Command", "Session", "Whole", "check_writable", "common_options", "print_error", "write_text"]
+__all__ = [
+    "ARGUMENTS", "Command", "PrintableFormatter", "Session", "Whole", "check_writable", "common_options",
+    "print_error", "printable", "write_text",
+]  # fmt: skip
 
+_HIDDEN: Final = re.compile(rf"(?![\t\n])[{HIDDEN}]")
 ARGUMENTS: Final = "strobe.arguments"  # where a command's context keeps what was typed after its name
 
 _UNBOUNDED: Final = 10_000
@@ -47,10 +59,33 @@ class Session:
         self.console.print(Text.assemble(*parts), soft_wrap=True)
 
     def answer(self, value: Json) -> None:
-        click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+        _print_json(value)
+
+
+def printable(text: str) -> str:
+    """`text` for a terminal: what does not show is written as an escape; lines and tabs stay."""
+    return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """For a handler that logs to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _print_json(value: Json) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    # Only texts can hold these, and in a text this is how JSON spells them.
+    click.echo(_HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else printable(segment.text)
+            yield segment if shown == segment.text else Segment(shown, segment.style)
+
     def on_broken_pipe(self) -> None:
         """`main` deals with a reader that has gone, wherever it shows."""
         raise BrokenPipeError
@@ -119,7 +154,7 @@ class Command(click.Command):
 def print_error(error: StrobeError, exit_code: int, *, as_json: bool) -> None:
     if as_json:
         parts = {"what": error.what, "untouched": error.untouched, "next": error.next, "exit_code": exit_code}
-        click.echo(json.dumps({"error": parts}, ensure_ascii=False, indent=2))
+        _print_json({"error": parts})
         return
     console = _console(stderr=True)
     console.print(Text.assemble(("error: ", "bold red"), error.what), soft_wrap=True)

@@ -35,10 +35,12 @@ def restore_options(function: Function) -> Function:
         claim_mode: str,
         partitions: tuple[str, ...],
         allow_non_restored_state: bool,
+        root: str | None,
+        sinks_from: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
         every, single = parse_partitions(partitions)
-        restore = RestoreOptions(snapshot, claim_mode, allow_non_restored_state, every, single)
+        restore = RestoreOptions(snapshot, claim_mode, allow_non_restored_state, every, single, root, sinks_from)
         return function(*args, restore=restore, **kwargs)
 
     for option in reversed((
@@ -51,6 +53,10 @@ def restore_options(function: Function) -> Function:
                      help="Partitions of the state of every stage, or of one; may be repeated."),
         click.option("--allow-non-restored-state", "-n", is_flag=True,
                      help="Drop the state of stages that are not in the file any more."),
+        click.option("--root", metavar="HASH", help="With -s: the Merkle root that the snapshot must have."),
+        click.option("--sinks-from", multiple=True, metavar="DIR",
+                     help="With -s: where sinks of a snapshot from outside this home may be copied from; may be "
+                          "repeated."),
     )):  # fmt: skip
         command = option(command)
     return command  # type: ignore[return-value]

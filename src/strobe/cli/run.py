@@ -17,7 +17,7 @@ from rich.console import Console
 
 from strobe.cli.detach import run_detached, show_detached, starter
 from strobe.cli.live_view import LiveView, PlainView
-from strobe.cli.output import Command, Session, common_options
+from strobe.cli.output import Command, PrintableFormatter, Session, common_options
 from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
 from strobe.hosts.spark.job import Job, JobState, start_job
 from strobe.hosts.spark.loading import load_pipeline
@@ -203,7 +203,7 @@ class _Logs:
         self._before: list[tuple[logging.Logger, int, bool]] = []
         self._shown = logging.StreamHandler(sys.stderr)
         self._shown.setLevel(level)
-        self._shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._shown.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
         self._file = _LogFile(home.absolute() / JobLayout(job).driver_log, delay=True)
         self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from rich.table import Table
 from strobe.cli.live_view import human_bytes, human_ms
 from strobe.cli.output import Command, Session, common_options
 from strobe.model.cut import Cut, Json
-from strobe.model.errors import Misuse
+from strobe.store.check import check_root
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.locate import Located, locate
@@ -82,12 +81,7 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
 @common_options
 def verify_command(snapshot: str, root: str | None, session: Session) -> int:
     """Check every byte of a snapshot, and that it is a consistent cut."""
-    if root is not None and not re.fullmatch("[0-9a-f]{64}", root := root.lower()):
-        raise Misuse(
-            f"--root {root!r} is no root: a root is 64 hex digits.",
-            untouched="Nothing was checked.",
-            next="`strobe savepoint`, `inspect` and `verify` print it; give all of it.",
-        )
+    root = None if root is None else check_root(root, "--root")
     found = locate(snapshot, session.home)
     problems = found.store.verify(found.snapshot, root)
     harmful = [p for p in problems if p.harmful]

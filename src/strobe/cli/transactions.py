@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strobe.cli.output import Command, Session, common_options
+from strobe.hosts.spark.connectors.origin import position_number
 from strobe.hosts.spark.sink_ledger import Entry, Ledger, PartState, named_handles, read_ledgers
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
@@ -118,10 +119,12 @@ def _of_snapshot(manifest: Manifest, home: Path) -> list[_Line]:
             if ledger is not None and entry is not None:
                 lines.append(_line(ledger, entry, named))
             else:
-                after, through, snapshot = (int(str(item.data[name])) for name in ("after", "through", "snapshot"))
+                after, through, snapshot = (
+                    position_number(item.data.get(name), name) for name in ("after", "through", "snapshot")
+                )
                 # A ledger forgets old parts that were committed, and none that were thrown away.
                 state = _UNKNOWN if ledger is None else PartState.COMMITTED.value
-                lines.append(_Line(sink, snapshot, state, item.handle, after, through, str(item.data["where"])))
+                lines.append(_Line(sink, snapshot, state, item.handle, after, through, str(item.data.get("where", ""))))
     return lines
 
 

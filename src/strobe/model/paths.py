@@ -1,8 +1,8 @@
 """Names and paths that came from outside: the one place in which a piece of text becomes a path.
 
 A snapshot, a table's log and the metadata of a state may have been written by anybody. What they call a path is text
-until it has passed through here; afterwards it is a `RelativePath`, which cannot leave the directory that it is laid out
-in, whatever that directory is. Every reader takes its paths from the decoders that call this, and checks nothing itself.
+until it has passed through here; afterwards it is a `RelativePath`, which cannot leave the directory that it is laid
+out in, whatever that is. Every reader takes its paths from the decoders that call this, and checks nothing itself.
 
 Three things are refused beside what climbs out: text that hides from whoever reads it (control characters, characters
 that turn the direction of writing, characters without width), text that is no Unicode, and names that no file system

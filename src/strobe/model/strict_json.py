@@ -1,8 +1,8 @@
 """JSON from outside, as strictly as it can be read.
 
-Python's own reader takes more than JSON: numbers that are none, numbers of any size, halves of characters, the same name
-twice, nesting until the stack ends. Each of these passes the reader and breaks whoever uses the value later, far from the
-file. Here they are refused where the bytes are read, with a `NotJson` that says what and where.
+Python's own reader takes more than JSON: numbers that are none, numbers of any size, halves of characters, the same
+name twice, nesting until the stack ends. Each of these passes the reader and breaks whoever uses the value later, far
+from the file. Here they are refused where the bytes are read, with a `NotJson` that says what and where.
 """
 
 from __future__ import annotations

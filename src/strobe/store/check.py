@@ -7,19 +7,22 @@ returns all of them as sentences. Neither writes anything, so both may be used o
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from strobe.model.errors import Damaged, Failed, StrobeError
+from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.base import CHUNK, Absent, ObjectStore
 from strobe.store.codec import decode, root_of
 from strobe.store.layout import SnapshotLayout
 from strobe.store.manifest import BlobRef, Manifest
 
-__all__ = ["Fault", "Problem", "owner", "read_blob", "read_manifest", "verify_snapshot"]
+__all__ = [
+    "LARGEST_MANIFEST", "Fault", "Problem", "check_root", "owner", "read_blob", "read_manifest", "verify_snapshot",
+]  # fmt: skip
 
 
 LARGEST_MANIFEST: Final = 256 << 20  # a file takes about 150 bytes of it; beyond this somebody else wrote it
@@ -47,6 +50,17 @@ class Problem:
 
     def __str__(self) -> str:
         return self.message
+
+
+def check_root(root: str, what: str) -> str:
+    """A Merkle root as a person gives it, in lower case, or Misuse."""
+    if not re.fullmatch("[0-9a-f]{64}", root.lower()):
+        raise Misuse(
+            f"{what} {root!r} is no root: a root is 64 hex digits.",
+            untouched="Nothing was done.",
+            next="`strobe savepoint`, `inspect` and `verify` print it; give all of it.",
+        )
+    return root.lower()
 
 
 def owner(manifest: Manifest, path: str) -> str:

@@ -7,10 +7,10 @@ with the Merkle root as its last member and a newline: cutting the root off agai
 hashed, so another program can check the root without agreeing with us on how to write a number.
 
 The reader is strict: whoever wrote the file, it gives back a manifest, or `Damaged` with the name of the field. Every
-field must be there (absent and null are not the same), names must not repeat, and the root must fit, so no changed byte goes unseen.
-It grows like this: fields that this Strobe does not know are kept and written back, but only in the manifest itself,
-in a node and in a channel, and only if a reader may ignore them. Anything else needs a new format number, and a
-snapshot of a newer format is refused as such before its fields are looked at.
+field must be there (absent and null are not the same), names must not repeat, and the root must fit, so no changed
+byte goes unseen. It grows like this: fields that this Strobe does not know are kept and written back, but only in the
+manifest itself, in a node and in a channel, and only if a reader may ignore them. Anything else needs a new format
+number, and a snapshot of a newer format is refused as such before its fields are looked at.
 """
 
 from __future__ import annotations

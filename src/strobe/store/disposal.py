@@ -21,6 +21,7 @@ from typing import Final
 
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId, check_uid
+from strobe.model.strict_json import parse
 from strobe.store.base import Absent, ObjectStore
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import BUCKET_SAVEPOINT_MARKER, SAVEPOINT_MARKER, SavepointLayout
@@ -34,6 +35,7 @@ from strobe.store.tree import Tree
 __all__ = ["dispose", "find"]
 
 _MARK: Final = "disposing.json"
+_LARGEST_MARK: Final = 1 << 16
 
 
 def find(name: str, home: Path) -> Located:
@@ -61,7 +63,8 @@ def dispose(found: Located, guard: Callable[[], None] = lambda: None, on_point: 
         objects.delete(layout.directory(snapshot) + BUCKET_SAVEPOINT_MARKER)
     alone = objects if isinstance(layout, SavepointLayout) and isinstance(objects, FilesystemStore) else None
     if alone is not None:
-        (alone.root / SAVEPOINT_MARKER).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what has its name and is no file is somebody else's
+            (alone.root / SAVEPOINT_MARKER).unlink(missing_ok=True)
         Tree(alone.root).remove_empty()
     objects.delete(mark)
     if alone is not None:
@@ -84,7 +87,9 @@ def _left_over(name: str, home: Path) -> Located | None:
     else:
         return None
     try:
-        value = json.loads(objects.get(_MARK))
+        if (objects.size(_MARK) or 0) > _LARGEST_MARK:
+            return None
+        value = parse(objects.get(_MARK))
         layout = SavepointLayout("", SnapshotId(int(value["snapshot"])))
         store = SnapshotStore(objects, layout, check_uid(value["job"], "job"))
     except (Absent, ValueError, KeyError, TypeError, Misuse):

@@ -16,6 +16,7 @@ from strobe.model.ids import SnapshotId, check_uid
 from strobe.model.suggest import did_you_mean
 from strobe.store.base import Absent
 from strobe.store.check import read_manifest
+from strobe.store.codec import root_of
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JOBS, MANIFEST, JobLayout, SavepointLayout, SnapshotLayout, parse_snapshot_name
 from strobe.store.manifest import Manifest
@@ -46,7 +47,21 @@ def jobs_in(home: Path) -> tuple[str, ...]:
     return tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and _legal(p.name))) if root.is_dir() else ()
 
 
-def locate(name: str, home: Path) -> Located:
+def locate(name: str, home: Path, root: str | None = None) -> Located:
+    """The snapshot of this name. `root` is what the caller knows its Merkle root to be: another one is `Damaged`."""
+    found = _locate(name, home)
+    if root is not None:
+        actual = root_of(found.load())
+        if actual != root.lower():
+            raise Damaged(
+                f"{found.where} is not the snapshot that was meant: its root is {actual}, not {root.lower()}.",
+                untouched="Nothing was changed.",
+                next="Name the one whose root you noted, and find out who replaced this one.",
+            )
+    return found
+
+
+def _locate(name: str, home: Path) -> Located:
     if is_s3(name):
         return _in_bucket(name.rstrip("/").removesuffix(f"/{MANIFEST}"), home)
     path = Path(name)
@@ -61,7 +76,7 @@ def locate(name: str, home: Path) -> Located:
             next="Name a snapshot's directory, or JOB, or JOB/ID.",
         )
     job, _, number = name.partition("/")
-    if job not in jobs_in(home) or (number and not number.isdigit()):
+    if job not in jobs_in(home) or (number and not number.isdecimal()):
         known = ", ".join(jobs_in(home)) or "none"
         raise Misuse(
             f"There is no snapshot {name!r}: neither a directory with a {MANIFEST}, nor a job in {home}.",
@@ -93,7 +108,7 @@ def job_at(name: str, home: Path) -> tuple[SnapshotStore, SnapshotId, Path | Non
     """Whose checkpoint would be at `name`, were there one: `JOB/12`, or a path or address of that shape. None if it is
     of no such shape."""
     job, _, number = name.partition("/")
-    if number.isdigit() and job in jobs_in(home):
+    if number.isdecimal() and job in jobs_in(home):
         return checkpoints_of(home, job), SnapshotId(int(number)), home
     place = name.rstrip("/").removesuffix(f"/{MANIFEST}")
     above, _, rest = (place if is_s3(place) else str(Path(place).absolute())).rpartition(f"/{JOBS}/")

@@ -2,8 +2,8 @@
 
 The root is where a person pointed, and may itself be reached through links. Below it there are directories and regular
 files, and nothing else: a symbolic link, a pipe, a socket or a device there is refused, never opened and never passed
-through. Each step goes from an open directory to a name in it (`openat` with `O_NOFOLLOW`), so it does not help to put a
-link there between the check and the use.
+through. Each step goes from an open directory to a name in it (`openat` with `O_NOFOLLOW`), so it does not help to put
+a link there between the check and the use.
 
 A file is opened without waiting for a writer, so a pipe cannot hold a reader up.
 """
@@ -47,7 +47,7 @@ class Tree:
             raise FileNotFoundError(error.errno, error.strerror, str(self.root / key)) from None
 
     def find(self, key: str) -> os.stat_result | None:
-        """What is there, itself and not what it leads to; None if there is nothing, or no directory that leads there."""
+        """What is there, itself and not what it leads to; None if there is nothing."""
         try:
             with self._at(key) as (above, name):
                 return os.stat(name, dir_fd=above, follow_symlinks=False)

@@ -17,7 +17,7 @@ import msgspec
 from strobe.hosts.live.codec import decode_plain, is_stamped, item_to_json, number_of, to_json
 from strobe.hosts.live.control import Part, TimerState
 from strobe.model.cut import Cut, Message
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Damaged, Failed, Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.base import Data
@@ -203,10 +203,31 @@ def check_fits(manifest: Manifest, graph: Graph, name: str) -> None:
             )
 
 
+# What Python raises when a value of a snapshot, which anybody may have written, is not what a live host writes.
+_UNREADABLE: Final = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, msgspec.MsgspecError,
+)  # fmt: skip
+
+
+def _damaged(snapshot: SnapshotId, error: Exception) -> Damaged:
+    return Damaged(
+        f"Snapshot {snapshot} does not hold what live processes write: {type(error).__name__}: {error!s:.200}.",
+        untouched="Nothing was changed.",
+        next="Start from another snapshot.",
+    )
+
+
 def load(store: SnapshotStore, snapshot: SnapshotId, graph: Graph) -> Loaded:
     """Blocks: for a thread."""
     manifest = store.load(snapshot)
     check_fits(manifest, graph, store.job)
+    try:
+        return _load(store, manifest, graph)
+    except _UNREADABLE as error:
+        raise _damaged(snapshot, error) from error
+
+
+def _load(store: SnapshotStore, manifest: Manifest, graph: Graph) -> Loaded:
     contents: dict[ChannelId, list[bytes]] = {channel.id: [] for channel in graph.channels}
     sent, received = {}, {}
     for channel, record in manifest.channels.items():
@@ -217,7 +238,8 @@ def load(store: SnapshotStore, snapshot: SnapshotId, graph: Graph) -> Loaded:
     states, timers = {}, {}
     for node, node_record in manifest.nodes.items():
         states[node] = store.read(node_record.files[STATE], f"The state of {node}")
-        timers[node] = [TimerState(*timer) for timer in (node_record.offsets or {}).get("timers", [])]
+        noted = (node_record.offsets or {}).get("timers", [])
+        timers[node] = [msgspec.convert(TimerState(*timer), TimerState, from_attributes=True) for timer in noted]
     return Loaded(manifest.snapshot, states, contents, sent, received, timers)
 
 
@@ -237,6 +259,13 @@ def messages_in_flight(manifest: Manifest) -> int:
 
 def to_cut(loaded: Loaded, graph: Graph) -> Cut:
     """The snapshot as a journal shows it."""
+    try:
+        return _cut(loaded, graph)
+    except _UNREADABLE as error:
+        raise _damaged(loaded.snapshot, error) from error
+
+
+def _cut(loaded: Loaded, graph: Graph) -> Cut:
     return Cut(
         loaded.snapshot,
         {node: to_json(decode_plain(state)) for node, state in loaded.states.items()},

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -54,7 +55,7 @@ class Entry:
 def add(file: DataFile) -> dict[str, Any]:
     return {
         "add": {
-            "path": file.path,
+            "path": quote(file.path),
             "partitionValues": {},
             "size": file.size,
             "modificationTime": millis(),
@@ -67,7 +68,7 @@ def add(file: DataFile) -> dict[str, Any]:
 def remove(file: DataFile, deleted: int) -> dict[str, Any]:
     return {
         "remove": {
-            "path": file.path,
+            "path": quote(file.path),
             "deletionTimestamp": deleted,
             "dataChange": True,
             "extendedFileMetadata": True,

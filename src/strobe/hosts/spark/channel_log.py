@@ -37,12 +37,14 @@ from typing import Any, Final
 
 from strobe.model.errors import Damaged, Failed
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
+from strobe.model.paths import from_delta_log
 
 __all__ = ["LOG", "ChannelLog", "Commit", "DataFile", "entry_name"]
 
 LOG: Final = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _POLL_SECONDS: Final = 0.01
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, Damaged)
 
 
 def entry_name(version: int) -> str:
@@ -51,7 +53,7 @@ def entry_name(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of the table; `path` is relative to the table."""
+    """A Parquet file of the table; `path` is relative to the table, and stays below it."""
 
     path: str
     rows: int
@@ -221,7 +223,7 @@ class ChannelLog:
         while (raw := _read(path / LOG / entry_name(version))) is not None:
             try:
                 _decode(version, raw)
-            except (ValueError, KeyError, TypeError):
+            except _UNREADABLE:
                 return version
             version += 1
         return None
@@ -235,13 +237,15 @@ class ChannelLog:
 
     def _absorb(self, version: int, raw: bytes) -> None:
         try:
-            info, commit = _decode(version, raw)
-        except (ValueError, KeyError, TypeError) as e:
+            self._take_in(version, *_decode(version, raw))
+        except _UNREADABLE as e:
             raise Damaged(
                 f"Entry {version} of the log of channel {self.path.name} cannot be read ({e}).",
                 untouched="The entries before it are intact.",
                 next="It was cut off before it reached the disk, or edited: restore the job from its last checkpoint.",
             ) from e
+
+    def _take_in(self, version: int, info: Mapping[str, Any], commit: Commit | None) -> None:
         self._head, self._next = version, version + 1
         kind = info.get("strobe.kind")
         if kind is None:
@@ -317,6 +321,13 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
+def _data_file(add: Mapping[str, Any]) -> DataFile:
+    rows, size = json.loads(add["stats"])["numRecords"], add["size"]
+    if rows.__class__ is not int or size.__class__ is not int or rows < 0 or size < 0:
+        raise ValueError(f"{rows!r:.40} rows in {size!r:.40} bytes")
+    return DataFile(from_delta_log(add["path"]), rows, size)
+
+
 def _decode(version: int, raw: bytes) -> tuple[Mapping[str, Any], Commit | None]:
     actions = [json.loads(line) for line in raw.splitlines()]
     if not actions:
@@ -326,7 +337,7 @@ def _decode(version: int, raw: bytes) -> tuple[Mapping[str, Any], Commit | None]
     if kind not in ("data", "barrier", "end"):
         return info, None
     adds = [a["add"] for a in actions if "add" in a]
-    files = tuple(DataFile(a["path"], json.loads(a["stats"])["numRecords"], a["size"]) for a in adds)
+    files = tuple(_data_file(add) for add in adds)
     barrier = info.get("strobe.barrier")
     return info, Commit(
         version,

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.moved import file_sources
 from strobe.model.cut import Json
-from strobe.model.errors import Misuse
+from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import NodeId
 
 __all__ = [
@@ -240,10 +240,17 @@ def compare_stages(before: Json, after: Json) -> list[Difference]:
     """What is not as it was when the state was written. Nothing if that was not described."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or "operators" not in before:
         return []
-    return [
-        *_compare_sources(_list(before, "sources"), _list(after, "sources")),
-        *_compare_operators(_list(before, "operators"), _list(after, "operators")),
-    ]
+    try:
+        return [
+            *_compare_sources(_list(before, "sources"), _list(after, "sources")),
+            *_compare_operators(_list(before, "operators"), _list(after, "operators")),
+        ]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Damaged(
+            f"The snapshot does not say what the stage kept: {type(error).__name__}: {error!s:.200}.",
+            untouched="Nothing was changed.",
+            next="Restore another snapshot.",
+        ) from error
 
 
 def changed_state(uid: NodeId, differences: Sequence[Difference]) -> Misuse | None:

@@ -13,17 +13,21 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.channel_log import ChannelLog
+from strobe.hosts.spark.savepoint_content import content_of, schema_from
+from strobe.hosts.spark.stage_layout import lay_out_stage
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import ChannelId
+from strobe.model.paths import quoted_name
 from strobe.store.codec import root_of
 from strobe.store.locate import Located
 from strobe.store.manifest import NOTHING, ChannelRecord, Manifest
+from strobe.store.tree import copy_regular
 
 __all__ = ["CONTENTS", "Exported", "export_snapshot"]
 
@@ -104,7 +108,7 @@ def _in_flight(found: Located, manifest: Manifest, directory: Path, home: Path) 
         for version, path, rows in files:
             name = f"{version:020d}-{path.name}"
             (directory / place).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, directory / place / name)
+            copy_regular(path, directory / place / name)
             to = tuple(c for c, flight in record.in_flight.items() if flight.after < version <= flight.through)
             yield Exported(f"{place}/{name}", "in flight", channel, rows, to=to)
         shutil.rmtree(directory / ".rows", ignore_errors=True)
@@ -115,8 +119,8 @@ def _copied(found: Located, manifest: Manifest, channel: ChannelId, directory: P
     record = manifest.channels[channel]
     scratch = directory / ".rows"
     found.store.lay_out(manifest, f"channels/{channel}/content/", scratch)
-    commits: Any = record.extra.get("commits", [])
-    return [(int(c["version"]), scratch / f["path"], int(f["rows"])) for c in commits for f in c["files"]]
+    commits = content_of(channel, record, found.where)
+    return [(c.version, scratch / path, rows) for c in commits for path, rows, _ in c.files]
 
 
 def _from_log(record: ChannelRecord, home: Path) -> list[tuple[int, Path, int]]:
@@ -136,9 +140,9 @@ def _states(found: Located, manifest: Manifest, directory: Path, spark: SparkSes
         if node.batch in (None, NOTHING) or not any(path.startswith("state/") for path in node.files):
             continue
         with tempfile.TemporaryDirectory(prefix="strobe-export-") as scratch:
-            found.store.lay_out(manifest, f"nodes/{uid}/files/", Path(scratch))
+            lay_out_stage(found, manifest, uid, Path(scratch))
             for name, operator, options in _stores(spark, scratch):
-                place = f"state/{uid}/{name}"
+                place = f"state/{uid}/{quoted_name(name)}"
                 try:
                     frame = flatten(spark.read.format("statestore").options(**options).load(scratch))
                     frame.write.parquet(str(directory / place))
@@ -188,7 +192,7 @@ def _variables(row: Row) -> list[str]:
 def flatten(frame: DataFrame) -> DataFrame:
     """Each field of each struct a column of its own: `key_account`, `value_sum`."""
     columns = []
-    for field in frame.schema.fields:
+    for field in schema_from(json.loads(frame._jdf.schema().json())).fields:  # whose classes Spark would import
         if isinstance(field.dataType, StructType):
             columns += [frame[field.name][f.name].alias(f"{field.name}_{f.name}") for f in field.dataType.fields]
         else:

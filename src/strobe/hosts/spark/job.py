@@ -93,7 +93,8 @@ def start_job(
     options = restore or RestoreOptions()
     check_partitions(pipeline, options)
     if options.snapshot is not None:
-        locate(options.snapshot, Path(home or default_home())).load()  # nothing is claimed for what is not there
+        found = locate(options.snapshot, Path(home or default_home()), options.root)
+        found.load()  # nothing is claimed for what is not there
     job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, place, spark, options)
     job.start()
     return job

@@ -7,7 +7,7 @@ is being restored, and any later start finishes that before it does anything els
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Intent:
     allow_non_restored_state: bool = False
     partitions: int | None = None
     stage_partitions: Mapping[str, int] = field(default_factory=dict)
+    sinks_from: Sequence[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from strobe.hosts.spark.channel_entries import fsync
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import NodeId
+from strobe.model.paths import check_absolute, check_relative
+from strobe.model.strict_json import parse
 
 __all__ = [
     "FileSource", "Homes", "file_sources", "find_moved", "relocate_position", "rewrite_source_logs", "source_logs",
@@ -42,7 +44,10 @@ class Homes:
 
     @staticmethod
     def of(noted: Json, now: Path | None) -> Homes:
-        before = Path(noted) if isinstance(noted, str) and noted else None
+        try:
+            before = None if noted is None else Path(check_absolute(noted, "home"))
+        except Misuse:  # no job notes such a place
+            before = None
         return Homes(before, now if now is None else now.absolute())
 
     @property
@@ -61,8 +66,11 @@ def relocate_position(position: Json, homes: Homes, *, fork: bool = False) -> Js
     alone, so for one the path changes only if there is nothing at the old one."""
     if not isinstance(position, dict) or not isinstance(position.get("path"), str):
         return position
-    was = Path(position["path"])
-    now = homes.place(was) if was.is_absolute() else None
+    try:
+        was = Path(check_absolute(position["path"]))
+    except Misuse:
+        return position  # whose sink says what is wrong with it
+    now = homes.place(was)
     if now is None or not now.exists() or (fork and was.exists()):
         return position
     return {**position, "path": str(now)}
@@ -142,19 +150,31 @@ def find_moved(
 
 def _read(noted: Json) -> list[FileSource]:
     try:
-        return [FileSource(str(n["given"]), str(n["root"]), bool(n["pattern"])) for n in noted or ()]
-    except (TypeError, KeyError):
+        found = [FileSource(str(n["given"]), str(n["root"]), bool(n["pattern"])) for n in noted or ()]
+        for source in found:
+            check_absolute(unquote(source.root))
+        return found
+    except (TypeError, KeyError, Misuse):
         return []
 
 
 def _other_file(was: FileSource, now: FileSource, logs: Iterable[str]) -> Path | None:
     """A file in the new directory that has the name of one that was read, and is another one by its time."""
     for line in (line for log in logs for line in log.split("\n") if line.startswith("{")):
-        entry = json.loads(line)
-        name = str(entry.get("path", "")).removeprefix(_LOCAL)
-        if _below(name, was.root):
-            file = now.directory / unquote(name[len(was.root.rstrip("/")) + 1 :])
-            if file.exists() and abs(file.stat().st_mtime_ns // 1_000_000 - int(entry["timestamp"])) > _SAME_TIME:
+        try:
+            entry = parse(line.encode())
+            name = str(entry.get("path", "")).removeprefix(_LOCAL)
+            below = check_relative(unquote(name[len(was.root.rstrip("/")) + 1 :])) if _below(name, was.root) else None
+            noted = int(entry["timestamp"]) if below is not None else 0
+        except (AttributeError, LookupError, TypeError, ValueError, Misuse) as error:
+            raise Damaged(
+                f"A log of the files that were read cannot be read: {error!s:.200}.",
+                untouched="Nothing was changed.",
+                next="Restore another snapshot.",
+            ) from error
+        if below is not None:
+            file = now.directory / below
+            if file.exists() and abs(file.stat().st_mtime_ns // 1_000_000 - noted) > _SAME_TIME:
                 return file
     return None
 
@@ -206,7 +226,7 @@ def rewrite_source_logs(checkpoint: Path, moved: Mapping[str, str]) -> None:
         try:
             version, *lines = path.read_text(encoding="utf-8").split("\n")
             fresh = "\n".join([version, *(_rewritten(line, moved) for line in lines)])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged(
                 f"Spark's checkpoint file {path} cannot be read: {error}.",
                 untouched="Nothing was started.",

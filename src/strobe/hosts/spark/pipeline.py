@@ -303,11 +303,14 @@ class Pipeline:
         allow_non_restored_state: bool = False,
         partitions: int | Mapping[str, int] | None = None,
         py_files: Iterable[str] = (),
+        root: str | None = None,
+        sinks_from: Iterable[str] = (),
         **options: Any,
     ) -> Job:
         """Start the pipeline, or resume it where it was left, or restore it from `snapshot` (a directory, JOB, or
         JOB/ID). Returns when every stage runs. `partitions` rescales all stages with state, or those named by uid.
-        `py_files` are modules and packages that go to Spark's workers."""
+        `py_files` are modules and packages that go to Spark's workers. `root` is the Merkle root that the snapshot must
+        have; sinks may be copied from `sinks_from`."""
         from strobe.hosts.spark.job import start_job
         from strobe.hosts.spark.py_files import use_py_files
         from strobe.hosts.spark.restore_plan import RestoreOptions
@@ -319,6 +322,8 @@ class Pipeline:
             allow_non_restored_state=allow_non_restored_state,
             partitions=None if isinstance(partitions, Mapping) else partitions,
             stage_partitions=dict(partitions) if isinstance(partitions, Mapping) else {},
+            root=root,
+            sinks_from=tuple(sinks_from),
         )
         return start_job(self, home=home, master=master, restore=restore, **options)
 

@@ -37,7 +37,10 @@ def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
     homes = Homes.of(manifest.extra.get("home"), home)
     for prepared in manifest.sinks.values():
         for item in prepared:
-            why_not = _why_not_there(relocate_position(item.data, homes))
+            try:
+                why_not = _why_not_there(relocate_position(item.data, homes))
+            except StrobeError as error:
+                why_not = error.what
             if why_not is not None:
                 return why_not
     return None

@@ -45,7 +45,8 @@ from strobe.hosts.spark.restore_plan import (
 from strobe.hosts.spark.restore_planning import plan_restore
 from strobe.hosts.spark.restore_sinks import named_parts, settle_parts, sweep_staging
 from strobe.hosts.spark.sink_start import transactional
-from strobe.hosts.spark.stage_files import note_starts, relocate_state, sync_tree
+from strobe.hosts.spark.stage_files import note_starts, sync_tree
+from strobe.hosts.spark.stage_layout import lay_out_stage
 from strobe.hosts.spark.stage_offsets import mark_offsets, rearrange_offsets, renumber_offsets
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
@@ -71,7 +72,7 @@ def restore_job(
     files as the stages need them to start; on an error from the plan nothing has changed."""
     intent = home.memory.restoring
     if options.snapshot is not None:
-        found = locate(options.snapshot, home.home)
+        found = locate(options.snapshot, home.home, options.root)
     elif intent is not None:
         found = _again(intent, home)
         mode = ClaimMode.CLAIM if intent.claim else ClaimMode.NO_CLAIM
@@ -79,6 +80,7 @@ def restore_job(
             options, claim_mode=mode.value, allow_non_restored_state=intent.allow_non_restored_state,
             partitions=options.partitions or intent.partitions,
             stage_partitions={**intent.stage_partitions, **options.stage_partitions},
+            sinks_from=(*intent.sinks_from, *options.sinks_from),
         )  # fmt: skip
         _log.warning("the restore of %s was not finished; it is done again", found.where)
     else:
@@ -126,6 +128,13 @@ class _Restore:
         self.spark = spark
         self.options = options
         self.found = found
+        self.manifest = found.load()  # once: what was planned is what is done, whoever changes the file meanwhile
+        if root_of(self.manifest) != plan.root:
+            raise Failed(
+                f"{plan.where} is another snapshot than it was a moment ago.",
+                untouched="Nothing was changed.",
+                next="Find out who writes there, and run again.",
+            )
 
     def run(self) -> None:
         plan, home = self.plan, self.home
@@ -136,7 +145,7 @@ class _Restore:
                 self._lay_out(stage)
         for channel in plan.channels:
             if channel.action is ChannelAction.REFILLED:
-                lay_content_aside(channel, home, self.found, plan.timeline)
+                lay_content_aside(channel, home, self.found, self.manifest, plan.timeline)
         faults.point("restore.laid-out")
         home.remember(
             timeline=plan.timeline,
@@ -144,6 +153,7 @@ class _Restore:
             restoring=Intent(
                 str(self.found.where), plan.root, plan.how.value, plan.claim is ClaimMode.CLAIM,
                 self.options.allow_non_restored_state, self.options.partitions, dict(self.options.stage_partitions),
+                list(self.options.sinks_from),
             ),
         )  # fmt: skip
         faults.point("restore.begun")
@@ -165,7 +175,7 @@ class _Restore:
     def _lay_out(self, stage: StagePlan) -> None:
         place = self._checkpoint(stage.uid)
         shutil.rmtree(place.parent, ignore_errors=True)
-        self.found.store.lay_out(self.found.load(), f"nodes/{stage.uid}/files/", place)
+        lay_out_stage(self.found, self.manifest, stage.uid, place)
         faults.point("restore.stage-copied", stage.uid)
         try:
             if self.plan.how is How.FORK:
@@ -175,7 +185,6 @@ class _Restore:
                 rearrange_offsets(place, stage.sources, self._positions(stage))
             if self.plan.how is not How.ROLLBACK:
                 mark_offsets(place)
-            relocate_state(place)
             rewrite_source_logs(place, stage.moved)
             _forget_later_schemas(place, stage)
             if stage.partitions is not None:
@@ -219,7 +228,7 @@ class _Restore:
             for draft in self.drafts
             for context in sink_contexts(self.pipeline.name, draft, self.home, self.base)
         }
-        manifest = self.found.load()
+        manifest = self.manifest
         for step in self.plan.sinks:
             context = replace(contexts[step.name], named=named_parts(manifest, step.name))
             sink = transactional(step.sink)
@@ -256,7 +265,7 @@ def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
     """Spark numbers what it notes of a transformWithState by batch: what a later batch noted is not for this one."""
     assert stage.record is not None
     for path in checkpoint.glob("state/*/_metadata/v2/*"):
-        if path.name.isdigit() and int(path.name) > (stage.record.batch or 0):
+        if path.name.isdecimal() and int(path.name) > (stage.record.batch or 0):
             path.unlink()
 
 

@@ -10,13 +10,11 @@ consumers' offsets are rewritten by a map from old versions to new ones: `Renumb
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql.types import StructType
 
@@ -27,10 +25,13 @@ from strobe.hosts.spark.channel_log import LOG, ChannelLog, DataFile
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.restore_plan import ChannelAction, ChannelPlan, ContentCommit, How, StageAction, StagePlan
+from strobe.hosts.spark.savepoint_content import content_of, schema_of
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, Timeline
+from strobe.model.paths import check_relative
 from strobe.store.locate import Located
 from strobe.store.manifest import ChannelRecord, Kind, Manifest
+from strobe.store.tree import copy_regular
 
 __all__ = ["Renumbering", "lay_content_aside", "plan_channel", "restore_channel", "sweep_aside", "why_not_held"]
 
@@ -113,20 +114,7 @@ def _content(
 ) -> tuple[ChannelPlan, StructType | None]:
     assert record.barrier is not None
     if manifest.kind is Kind.SAVEPOINT:
-        commits: Any = record.extra.get("commits", [])
-        schema = record.extra.get("schema")
-        try:
-            content = tuple(
-                ContentCommit(int(c["version"]), tuple((f["path"], int(f["rows"]), int(f["size"])) for f in c["files"]))
-                for c in commits
-            )
-            known = None if schema is None else StructType.fromJson(_object(schema))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Damaged(
-                f"Savepoint {found.where} does not say what channel {name} holds: {type(error).__name__}: {error}.",
-                untouched="Nothing was changed.",
-                next=f"`strobe verify {found.where}`; restore another snapshot.",
-            ) from error
+        content, known = content_of(name, record, found.where), schema_of(name, record, found.where)
         return ChannelPlan(name, ChannelAction.REFILLED, record, record.barrier, content=content), known
     path = None if found.home is None or record.location is None else found.home / record.location
     if path is None or not (path / LOG).is_dir():
@@ -142,19 +130,12 @@ def _content(
     if why is not None:
         raise why
     content = tuple(
-        ContentCommit(c.version, tuple((f.path, f.rows, f.size) for f in c.files))
+        ContentCommit(c.version, tuple((check_relative(f.path), f.rows, f.size) for f in c.files))
         for c in log.history(after, record.barrier)
         if c.files
     )
     plan = ChannelPlan(name, ChannelAction.REFILLED, record, record.barrier, content=content, source=str(path))
     return plan, table_schema(path)
-
-
-def _object(schema: object) -> dict[str, object]:
-    value = json.loads(schema) if isinstance(schema, str) else schema
-    if not isinstance(value, dict):
-        raise TypeError("its schema is not an object")
-    return value
 
 
 def _changed(draft: DraftStage, held: StructType) -> Misuse | None:
@@ -173,7 +154,7 @@ def _changed(draft: DraftStage, held: StructType) -> Misuse | None:
 # ── doing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lay_content_aside(plan: ChannelPlan, home: JobHome, found: Located, timeline: Timeline) -> None:
+def lay_content_aside(plan: ChannelPlan, home: JobHome, found: Located, manifest: Manifest, timeline: Timeline) -> None:
     """Put the content's files, checked and durable, where they can be moved into the table by renaming."""
     aside = _aside(home, plan.name, timeline)
     shutil.rmtree(aside, ignore_errors=True)
@@ -183,10 +164,9 @@ def lay_content_aside(plan: ChannelPlan, home: JobHome, found: Located, timeline
             for commit in plan.content:
                 for index, (path, _, _) in enumerate(commit.files):
                     target = aside / _file_name(commit.version, index)
-                    shutil.copyfile(Path(plan.source, path), target)
+                    copy_regular(Path(plan.source, path), target)
                     fsync(target)
         else:
-            manifest = found.load()
             found.store.lay_out(manifest, f"channels/{plan.name}/content/", aside / "content")
             for commit in plan.content:
                 for index, (path, _, _) in enumerate(commit.files):

@@ -16,6 +16,8 @@ from strobe.hosts.spark.connectors.base import Sink, SinkFate
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId, Timeline
+from strobe.model.paths import RelativePath
+from strobe.store.check import check_root
 from strobe.store.manifest import ChannelRecord, NodeRecord
 
 __all__ = [
@@ -35,7 +37,8 @@ class ClaimMode(Enum):
 class RestoreOptions:
     """What a start is asked beyond running. `snapshot` as `locate` takes it; None resumes.
 
-    `partitions` is for every stage with state, `stage_partitions` for single ones, by uid.
+    `partitions` is for every stage with state, `stage_partitions` for single ones, by uid. `root` is the Merkle root
+    that the snapshot must have. `sinks_from` are places outside their own from which sinks may begin as a copy.
     """
 
     snapshot: str | None = None
@@ -43,8 +46,18 @@ class RestoreOptions:
     allow_non_restored_state: bool = False
     partitions: int | None = None
     stage_partitions: Mapping[str, int] = field(default_factory=dict)
+    root: str | None = None
+    sinks_from: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.root is not None:
+            check_root(self.root, "root")
+            if self.snapshot is None:
+                raise Misuse(
+                    "A root was given, but no snapshot that it could be the root of.",
+                    untouched="Nothing was started.",
+                    next="Name the snapshot too: -s SNAPSHOT --root HASH.",
+                )
         if self.claim_mode not in {m.value for m in ClaimMode}:
             known = ", ".join(m.value for m in ClaimMode)
             raise Misuse(f"claim mode {self.claim_mode!r} is not one of {known}.")
@@ -102,7 +115,7 @@ class ContentCommit:
     in the snapshot's content, or a file of the original's channel."""
 
     version: int
-    files: tuple[tuple[str, int, int], ...]
+    files: tuple[tuple[RelativePath, int, int], ...]
 
     @property
     def rows(self) -> int:

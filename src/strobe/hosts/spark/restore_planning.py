@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strobe.hosts.spark.assemble import DraftStage, sink_contexts
+from strobe.hosts.spark.connectors.base import SinkFate, SinkOutlook
+from strobe.hosts.spark.connectors.origin import below
 from strobe.hosts.spark.evolve import changed_state, compare_stages, rearranged
 from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.moved import Homes, find_moved, relocate_position
@@ -38,6 +40,7 @@ from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.locate import Located
 from strobe.store.manifest import NOTHING, Kind, Manifest, NodeRecord
+from strobe.store.s3 import is_s3
 
 __all__ = ["has_run", "plan_restore"]
 
@@ -76,7 +79,7 @@ def plan_restore(
     homes = _homes(home, found, manifest, how)
     stages = tuple(_stages(pipeline, found, homes, options, descriptions, findings))
     channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
-    sinks = tuple(_sinks(pipeline, drafts, home, base, manifest, how, homes, options, findings))
+    sinks = tuple(_sinks(pipeline, drafts, home, base, found, manifest, how, homes, options, findings))
     _check_claim(found, manifest, options, how, findings)
     plan = RestorePlan(
         snapshot=manifest.snapshot,
@@ -320,6 +323,7 @@ def _sinks(
     drafts: Sequence[DraftStage],
     home: JobHome,
     base: Path,
+    found: Located,
     manifest: Manifest,
     how: How,
     homes: Homes,
@@ -327,13 +331,19 @@ def _sinks(
     findings: _Findings,
 ) -> Iterator[SinkStep]:
     again, fork = home.memory.restoring is not None, how is How.FORK
+    origins = None if _is_own(found, home) else tuple(Path(place).absolute() for place in options.sinks_from)
     present: set[str] = set()
     for draft in drafts:
         known = _positions(manifest, draft.spec.uid)
         for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
-            position = relocate_position(known.get(context.name), homes, fork=fork)
-            told = replace(context, named=named_parts(manifest, context.name))
-            outlook = sink.outlook(position, told, fork=fork, again=again)
+            position = known.get(context.name)
+            told = replace(context, copies_from=origins)
+            try:
+                position = relocate_position(position, homes, fork=fork)
+                told = replace(told, named=named_parts(manifest, context.name))
+                outlook = sink.outlook(position, told, fork=fork, again=again)
+            except StrobeError as error:
+                outlook = SinkOutlook(SinkFate.KEPT, "it is not known what becomes of it", error)
             parts = PartsOutlook()
             delivering = transactional(sink)
             if delivering is not None:
@@ -346,6 +356,13 @@ def _sinks(
     dropped = None if fork or options.allow_non_restored_state else check_dropped(home, present)
     if dropped is not None:
         findings.problems.append(dropped)
+
+
+def _is_own(found: Located, home: JobHome) -> bool:
+    """Whether the snapshot lies in the job's own home, whose manifests are written by its jobs alone."""
+    if found.home is not None:
+        return found.home.resolve() == home.home.resolve()
+    return not is_s3(found.where) and below(Path(found.where), home.home)
 
 
 def _positions(manifest: Manifest, uid: NodeId) -> Mapping[str, Json]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from strobe.hosts.spark import faults
 from strobe.hosts.spark.connectors.base import Part, SinkContext, SinkFate, TransactionalSink
+from strobe.hosts.spark.connectors.origin import position_number
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.hosts.spark.coordinator_host import utc_now
 from strobe.hosts.spark.home import JobHome
@@ -44,8 +45,10 @@ def named_parts(manifest: Manifest, sink: str) -> tuple[Part, ...]:
     for prepared in manifest.sinks.get(sink, ()):
         data = prepared.data
         if prepared.handle != "position" and isinstance(data, Mapping):
-            snapshot, timeline = SnapshotId(int(str(data["snapshot"]))), Timeline(int(str(data["timeline"])))
-            parts.append(Part(prepared.handle, snapshot, timeline, int(str(data["after"])), int(str(data["through"]))))
+            snapshot, timeline, after, through = (
+                position_number(data.get(name), name) for name in ("snapshot", "timeline", "after", "through")
+            )
+            parts.append(Part(prepared.handle, SnapshotId(snapshot), Timeline(timeline), after, through))
     return tuple(parts)
 
 

@@ -29,6 +29,7 @@ from strobe.store.layout import BUCKET_SAVEPOINT_MARKER as BUCKET_MARKER
 from strobe.store.layout import MANIFEST
 from strobe.store.layout import SAVEPOINT_MARKER as MARKER
 from strobe.store.s3 import CHECKS, S3Store, is_s3
+from strobe.store.tree import Tree
 
 __all__ = [
     "BucketTarget", "DirectoryTarget", "SavepointTarget", "check_room", "check_target", "mark_of", "take_target",
@@ -198,7 +199,7 @@ def _check_free(path: Path) -> None:
 
 
 def _lock(path: Path) -> int:
-    lock = os.open(path / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = Tree(path).open_file(MARKER, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -43,7 +43,7 @@ class OffsetEntry:
 
 def _batches(directory: Path) -> list[int]:
     try:
-        return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
+        return sorted(int(name) for name in os.listdir(directory) if name.isdecimal())
     except FileNotFoundError:
         return []
 

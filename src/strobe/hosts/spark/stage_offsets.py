@@ -62,12 +62,12 @@ def rearrange_offsets(checkpoint: Path, sources: Sequence[NodeId], starts: Mappi
 def _rewrite(checkpoint: Path, change: Callable[[list[str]], list[str]]) -> None:
     directory = checkpoint / "offsets"
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-        if not path.name.isdigit():
+        if not path.name.isdecimal():
             continue
-        lines = path.read_text().splitlines()
         try:
+            lines = path.read_text().splitlines()
             changed = [*lines[:2], *change(lines[2:])]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged(
                 f"Spark's checkpoint file {path} cannot be read: {error}.",
                 untouched="Nothing was changed.",

@@ -67,6 +67,7 @@ class SinkContext:
     base: Path  # relative paths of sinks are below this directory: where the job was started
     staging: Path  # a directory of this sink's own in the job's home, for this timeline; made when first used
     named: tuple[Part, ...] = ()  # at a restore: the parts that the snapshot names; all are visible by then
+    copies_from: tuple[Path, ...] | None = None  # at a restore: places that it may copy from; None: any
     identity: Path | None = None  # the file with what tells this job from one of the same name in another home
 
     @property

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -24,8 +23,11 @@ from strobe.hosts.spark.channel_log import LOG, ChannelLog, DataFile
 from strobe.hosts.spark.channel_schema import channel_schema
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.delta_table import is_plain
+from strobe.hosts.spark.connectors.origin import below, damaged, place_in, position_number, why_foreign
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.paths import from_delta_log
+from strobe.store.tree import copy_regular, open_regular
 
 __all__ = [
     "copy_appended", "copy_table", "outlook", "recorded", "take_back", "why_not_visible",
@@ -38,15 +40,16 @@ _CONSTRAINT: Final = "delta.constraints."
 def recorded(position: Json) -> tuple[Path, int] | None:
     """Where the table was at the snapshot, and the version that has what the snapshot made visible."""
     # Positions of other sinks have a path, too, and anybody's may have a version: only this sink's has letters as well.
-    if not isinstance(position, dict) or "letters" not in position:
+    if not isinstance(position, dict) or not {"letters", "version"} <= position.keys():
         return None
-    if isinstance(position.get("path"), str) and isinstance(position.get("version"), int):
-        path, version = Path(os.path.realpath(position["path"])), position["version"]
-        app, through = position.get("app"), position.get("through")
-        if isinstance(app, str) and isinstance(through, int):
-            version = _version_through(path, app, through, version)
-        return path, version
-    return None
+    path = place_in(position)
+    if path is None:
+        return None
+    version = position_number(position["version"], "version")
+    app, through = position.get("app"), position.get("through")
+    if isinstance(app, str) and through is not None:
+        version = _version_through(path, app, position_number(through, "batch"), version)
+    return path, version
 
 
 def _version_through(path: Path, app: str, through: int, version: int) -> int:
@@ -56,11 +59,19 @@ def _version_through(path: Path, app: str, through: int, version: int) -> int:
     for entry in sorted((path / LOG).glob("*.json")):
         if not entry.stem.isdigit() or int(entry.stem) <= version:
             continue
-        for line in entry.read_bytes().splitlines():
-            mark = json.loads(line).get("txn") if b'"txn"' in line else None
-            if mark is not None and mark["appId"] == app and newest < mark["version"] <= through:
-                newest, found = mark["version"], int(entry.stem)
+        try:
+            for line in _lines(entry):
+                mark = json.loads(line).get("txn") if b'"txn"' in line else None
+                if mark is not None and mark["appId"] == app and newest < mark["version"] <= through:
+                    newest, found = mark["version"], int(entry.stem)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise damaged(f"{entry} cannot be read ({error}).") from error
     return version if newest < 0 else found
+
+
+def _lines(entry: Path) -> list[bytes]:
+    with open_regular(entry) as file:
+        return file.read().splitlines()
 
 
 def why_not_visible(position: Json, what: str) -> StrobeError | None:
@@ -83,6 +94,11 @@ def outlook(
     where: Path, what: str, *, keyed: bool, position: Json, context: SinkContext, fork: bool, again: bool
 ) -> SinkOutlook:
     there = DeltaTable.is_deltatable(str(where))
+    origin = place_in(position) if isinstance(position, dict) and "letters" in position else None
+    if origin is not None and origin != where and os.path.lexists(origin):
+        foreign = why_foreign(origin, what, context)
+        if foreign is not None:  # before anything is read there
+            return SinkOutlook(SinkFate.COPIED, f"{where} would start as a copy of {origin}", foreign)
     was = recorded(position)
     if fork:
         return _of_fork(where, what, there and not again, was, context, keyed, copied=there)
@@ -138,12 +154,11 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
     try:
         if not DeltaTable.is_deltatable(str(path)):
             raise Failed(f"{path} is no Delta table.")
-        # In the log, and only there, a file has the one name that leads to it: escaped, below the table or absolute.
-        named = pa.table(DeltaTable(str(path), version=version).get_add_actions(flatten=True))["path"]
-        for name in named.to_pylist():
-            file = Path(path, unquote(name.removeprefix("file://")))
+        for file in files_of(path, version):
             if not file.is_file():
                 raise Failed(f"{file} is gone.")
+            if not below(file, path):
+                raise Failed(f"{file} leads out of the table.")
     except (StrobeError, DeltaError, OSError) as error:
         said = error.what if isinstance(error, StrobeError) else str(error).partition("\n")[0]
         return Failed(
@@ -152,6 +167,16 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
             next="Choose a later snapshot; keep VACUUM and log cleanup away from what a retained snapshot needs.",
         )
     return None
+
+
+def files_of(path: Path, version: int) -> list[Path]:
+    """The files of the table as it reads at that version."""
+    newest = DeltaTable(str(path)).version()
+    if version > newest:  # deltalake would look for every version in between
+        raise Failed(f"{path} has no version {version}: its newest is {newest}.")
+    # In the log, and only there, a file has the one name that leads to it.
+    named = pa.table(DeltaTable(str(path), version=max(version, 0)).get_add_actions(flatten=True))["path"]
+    return [path / from_delta_log(name) for name in named.to_pylist()]
 
 
 def _fits(path: Path, context: SinkContext, keyed: bool, what: str) -> StrobeError | None:
@@ -175,7 +200,9 @@ def copy_appended(source: Path, version: int, where: Path, context: SinkContext)
         for file in files:
             target = place / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / file.path, target)
+            if not below(source / file.path, source):
+                raise Failed(f"{source / file.path} leads out of the table.", untouched="The original is as it was.")
+            copy_regular(source / file.path, target)
         if files:
             writer.append_restored(tuple(DataFile(f.path, f.rows, f.size) for f in files), version)
         writer.sync(writer.log.head)
@@ -193,6 +220,9 @@ def take_back(where: Path, version: int) -> None:
 
 def copy_table(source: Path, version: int, where: Path) -> None:
     def build(place: Path) -> None:
+        for file in files_of(source, version):
+            if not below(file, source):
+                raise Failed(f"{file} leads out of the table.", untouched="The original is as it was.")
         table = DeltaTable(str(source), version=version)
         about = table.metadata()
         rules = {k: v for k, v in about.configuration.items() if k.startswith(_CONSTRAINT) and v}

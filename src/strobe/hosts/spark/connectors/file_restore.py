@@ -18,8 +18,10 @@ from typing import Final
 
 from strobe.hosts.spark.channel_entries import fsync
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
+from strobe.hosts.spark.connectors.origin import damaged, place_in, position_number, why_foreign
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
+from strobe.store.tree import copy_regular
 
 __all__ = ["HIDDEN", "LINEAGE", "Lineage", "copy", "directory_name", "outlook", "recorded", "shown", "take_back"]
 
@@ -91,9 +93,14 @@ class Was:
 
 
 def recorded(position: Json) -> Was | None:
-    if isinstance(position, dict) and isinstance(position.get("path"), str) and "lineage" in position:
-        return Was(Path(os.path.realpath(position["path"])), Lineage.from_json(position["lineage"]))
-    return None
+    if not isinstance(position, dict) or "lineage" not in position:
+        return None
+    path, lines = place_in(position), position["lineage"]
+    if path is None:
+        return None
+    if not isinstance(lines, list) or not all(isinstance(line, list) and len(line) == 2 for line in lines):
+        raise damaged(f"{lines!r:.80} is no list of timelines and batches.")
+    return Was(path, Lineage(tuple((position_number(t, "timeline"), position_number(b, "batch")) for t, b in lines)))
 
 
 def outlook(where: Path, what: str, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
@@ -126,6 +133,9 @@ def outlook(where: Path, what: str, position: Json, context: SinkContext, *, for
             next="Move them away, or choose another place: --base DIR moves every relative path there.",
         )
         return SinkOutlook(SinkFate.COPIED, str(where), clash)
+    foreign = why_foreign(was.path, what, context) if os.path.lexists(was.path) else None
+    if foreign is not None:
+        return SinkOutlook(SinkFate.COPIED, f"{where} would start as a copy of {was.path}", foreign)
     if not was.path.is_dir():
         warning = f"{what} start empty, without the rows from before the snapshot: {was.path} is gone."
         return SinkOutlook(SinkFate.EMPTY, f"{was.path} is gone", None, warning)
@@ -165,9 +175,10 @@ def copy(was: Was, where: Path) -> None:
     for source in was.places():
         target = where / source.name
         if not target.exists():
-            shutil.copytree(source, scratch / source.name)
-            for file in (scratch / source.name).iterdir():
-                fsync(file)
+            (scratch / source.name).mkdir()
+            for file in sorted(source.iterdir()):
+                copy_regular(file, scratch / source.name / file.name)
+                fsync(scratch / source.name / file.name)
             os.rename(scratch / source.name, target)
     fsync(where)
     was.lineage.write(where / HIDDEN / LINEAGE)
