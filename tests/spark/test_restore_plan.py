@@ -184,6 +184,26 @@ def test_a_savepoint_with_a_lost_file_is_refused(past: Past, spark: SparkSession
     problem(plan(past, spark, snapshot=str(broken)), Damaged, "not whole")
 
 
+def test_a_damaged_byte_is_found_if_it_is_looked_for_and_else_said_to_be_unchecked(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(past.savepoint, broken)
+    blob = max((p for p in broken.rglob("*") if p.is_file() and p.parent.parent.name == "blobs"), key=os.path.getsize)
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    blob.write_bytes(content)
+    looked_at = plan(past, spark, snapshot=str(broken))
+    assert looked_at.problems == ()
+    assert any("--verify" in sentence and "bytes" in sentence for sentence in looked_at.unchecked)
+    assert any("--rehearse" in sentence for sentence in looked_at.as_json()["unchecked"])
+    read = plan(past, spark, snapshot=str(broken), verify=True)
+    problem(read, Damaged, "not whole", "is damaged")
+    assert read.exit_code == 1
+    sound = plan(past, spark, snapshot=str(past.savepoint), verify=True)
+    assert (sound.problems, [s for s in sound.unchecked if "--verify" in s]) == ((), [])
+
+
 def test_rows_of_a_channel_that_are_gone_are_missed_beforehand(past: Past, spark: SparkSession, tmp_path: Path) -> None:
     """A copy of the home, whose channel has lost a file that was in flight."""
     home = tmp_path / "home"
@@ -259,6 +279,16 @@ def test_state_that_does_not_fit_the_code_is_said_with_the_ways_out(
     assert word in first.what
     assert "new uid" in first.next
     assert found.exit_code == 2
+
+
+def test_results_that_would_mix_are_refused_unless_that_is_allowed(past: Past, spark: SparkSession) -> None:
+    other = changed(past.data, value=lambda: F.sum(F.col("delta") * 2))
+    found = plan(past, spark, other)
+    assert "--allow-changed-state balances" in problem(found, Misuse, "sum((2 * delta))", "would mix").next
+    assert found.exit_code == 2
+    allowed = plan(past, spark, other, allow_changed_state=("balances",))
+    assert allowed.problems == ()
+    assert any("mix" in warning for warning in allowed.warnings)
 
 
 def test_a_channel_whose_columns_changed_is_said(past: Past, spark: SparkSession) -> None:

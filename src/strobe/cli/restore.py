@@ -37,10 +37,14 @@ def restore_options(function: Function) -> Function:
         allow_non_restored_state: bool,
         root: str | None,
         sinks_from: tuple[str, ...],
+        allow_changed_state: tuple[str, ...],
+        verify: bool,
         **kwargs: Any,
     ) -> Any:
         every, single = parse_partitions(partitions)
-        restore = RestoreOptions(snapshot, claim_mode, allow_non_restored_state, every, single, root, sinks_from)
+        restore = RestoreOptions(
+            snapshot, claim_mode, allow_non_restored_state, every, single, root, sinks_from, allow_changed_state, verify
+        )
         return function(*args, restore=restore, **kwargs)
 
     for option in reversed((
@@ -57,6 +61,10 @@ def restore_options(function: Function) -> Function:
         click.option("--sinks-from", multiple=True, metavar="DIR",
                      help="With -s: where sinks of a snapshot from outside this home may be copied from; may be "
                           "repeated."),
+        click.option("--allow-changed-state", multiple=True, metavar="UID",
+                     help="Go on with this stage's state although its code means something else now; may be repeated."),
+        click.option("--verify", is_flag=True,
+                     help="With -s: compare every byte of the snapshot with its hash, before anything else."),
     )):  # fmt: skip
         command = option(command)
     return command  # type: ignore[return-value]
@@ -101,6 +109,8 @@ def show_plan(plan: RestorePlan, session: Session) -> None:
         say(f"  {sink.stage:<20} {sink.fate.value}: {sink.detail}")
     for warning in plan.warnings:
         say(("· ", "yellow"), warning)
+    for sentence in plan.unchecked:
+        say(("? ", "yellow"), f"not checked: {sentence}")
     for problem in plan.problems:
         say(("✗ ", "red"), problem.what)
         if problem.next:
@@ -122,6 +132,8 @@ def _stage_details(stage: Any) -> tuple[str, ...]:
         parts.append(f" at batch {record.batch}, {human_bytes(stage.bytes)}")
         if record.state_rows:
             parts.append(f", {record.state_rows:,} rows of state")
+    if stage.action is StageAction.REPLACING:
+        parts.append(f" of {stage.replaces}, at batch {record.batch}, without its state")
     if stage.partitions is not None:
         parts.append(", repartitioned from {} to {}".format(*stage.partitions))
     if stage.action is StageAction.NEW and stage.starts:

@@ -40,7 +40,7 @@ from strobe.hosts.spark.messages import ToAgent
 from strobe.hosts.spark.metrics import JobStatus
 from strobe.hosts.spark.orders import Orders
 from strobe.hosts.spark.pipeline import Pipeline
-from strobe.hosts.spark.rescale import check_partitions, wanted_partitions
+from strobe.hosts.spark.rescale import check_options, wanted_partitions
 from strobe.hosts.spark.restore_plan import RestoreOptions
 from strobe.hosts.spark.resume import bring_up
 from strobe.hosts.spark.savepoints import SnapshotStores
@@ -91,7 +91,7 @@ def start_job(
     for uid, stage in pipeline.stages.items():
         check_settings(stage.conf, f"Stage {uid!r}")
     options = restore or RestoreOptions()
-    check_partitions(pipeline, options)
+    check_options(pipeline, options)
     if options.snapshot is not None:
         found = locate(options.snapshot, Path(home or default_home()), options.root)
         found.load()  # nothing is claimed for what is not there

@@ -30,6 +30,7 @@ class Intent:
     partitions: int | None = None
     stage_partitions: Mapping[str, int] = field(default_factory=dict)
     sinks_from: Sequence[str] = field(default_factory=list)
+    allow_changed_state: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ def memory_json(memory: JobMemory) -> dict[str, Any]:
     return asdict(memory)
 
 
+def _intent(value: Mapping[str, Any]) -> Intent:
+    return Intent(**{**value, "allow_changed_state": tuple(value.get("allow_changed_state", ()))})
+
+
 def memory_from_json(value: Mapping[str, Any]) -> JobMemory:
     """KeyError, TypeError or ValueError if it is not one. What an older Strobe did not write is as for a new job."""
     intent = value.get("restoring")
@@ -65,7 +70,7 @@ def memory_from_json(value: Mapping[str, Any]) -> JobMemory:
         Timeline(int(value["timeline"])),
         SnapshotId(int(value["snapshot"])),
         int(value["generation"]),
-        None if intent is None else Intent(**intent),
+        None if intent is None else _intent(intent),
         tuple(SnapshotId(int(s)) for s in value.get("pinned", ())),
         {NodeId(u): description for u, description in value.get("stages", {}).items()},
         str(value.get("home", "")),

@@ -69,6 +69,7 @@ class StageSpec:
     trigger: Mapping[str, Any]
     conf: Mapping[str, str] = field(default_factory=dict)
     start: str = "snapshot"
+    replaces: NodeId | None = None
 
     @property
     def wants_session(self) -> bool:
@@ -122,6 +123,7 @@ class Pipeline:
         trigger: Mapping[str, Any] | None = None,
         conf: Mapping[str, str] | None = None,
         start: str = "snapshot",
+        replaces: str | None = None,
     ) -> Callable[[F], F]:
         """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
         SparkSession if it reads none, and returns a streaming DataFrame. One that reads channels and has a parameter
@@ -131,6 +133,7 @@ class Pipeline:
         `trigger` is what Spark's writeStream.trigger takes: {"processingTime": "1 second"}, {"availableNow": True}.
         `start` matters when the stage is added to a job that has run: on channels that exist it begins at the
         "snapshot" (or where the job was left), or at the "earliest" row that is kept.
+        `replaces` names a stage that this one takes the place of: it goes on where that one was, without its state.
         """
         where = f"Stage {uid!r} of pipeline {self.name!r}"
         check_uid(uid, "stage uid")
@@ -144,6 +147,8 @@ class Pipeline:
             raise Misuse(f"{where}: output_mode {output_mode!r} is not one of {', '.join(OUTPUT_MODES)}.")
         if start not in STARTS:
             raise Misuse(f"{where}: start {start!r} is not one of {', '.join(STARTS)}.")
+        if replaces is not None:
+            check_uid(replaces, f"{where} replaces a stage whose uid")
         listed = _listed(reads, where)
         names = [r.uid if isinstance(r, Feedback) else r for r in listed]
         for name in names:
@@ -173,6 +178,7 @@ class Pipeline:
                 trigger=dict(trigger or {}),
                 conf=settings,
                 start=start,
+                replaces=None if replaces is None else NodeId(replaces),
             )
             return function
 
@@ -241,7 +247,25 @@ class Pipeline:
             for sink in stage.sinks:
                 sink.check_stage(stage.uid, stage.output_mode)
         self._check_sinks((base or Path()).absolute())
+        self._check_replaced()
         self.order()
+
+    def _check_replaced(self) -> None:
+        taken: dict[NodeId, NodeId] = {}
+        for uid, stage in self._stages.items():
+            if stage.replaces is None:
+                continue
+            if stage.replaces in self._stages:
+                raise Misuse(
+                    f"Stage {uid!r} of pipeline {self.name!r} replaces {stage.replaces!r}, which is still there.",
+                    next=f"Take {stage.replaces!r} out of the file, or replaces= away.",
+                )
+            other = taken.setdefault(stage.replaces, uid)
+            if other != uid:
+                raise Misuse(
+                    f"Stages {other!r} and {uid!r} of pipeline {self.name!r} both replace {stage.replaces!r}.",
+                    next="Only one of them can go on where it was.",
+                )
 
     def _check_sinks(self, base: Path) -> None:
         """A sink knows whose batches it has: two writers would take each other's for their own."""
@@ -305,12 +329,16 @@ class Pipeline:
         py_files: Iterable[str] = (),
         root: str | None = None,
         sinks_from: Iterable[str] = (),
+        allow_changed_state: Iterable[str] = (),
+        verify: bool = False,
         **options: Any,
     ) -> Job:
         """Start the pipeline, or resume it where it was left, or restore it from `snapshot` (a directory, JOB, or
         JOB/ID). Returns when every stage runs. `partitions` rescales all stages with state, or those named by uid.
         `py_files` are modules and packages that go to Spark's workers. `root` is the Merkle root that the snapshot must
-        have; sinks may be copied from `sinks_from`."""
+        have; sinks may be copied from `sinks_from`. `allow_changed_state` names stages that may go on although their
+        code means something else than their state. `verify` reads every byte of the snapshot before anything is done.
+        """
         from strobe.hosts.spark.job import start_job
         from strobe.hosts.spark.py_files import use_py_files
         from strobe.hosts.spark.restore_plan import RestoreOptions
@@ -324,6 +352,8 @@ class Pipeline:
             stage_partitions=dict(partitions) if isinstance(partitions, Mapping) else {},
             root=root,
             sinks_from=tuple(sinks_from),
+            allow_changed_state=tuple(allow_changed_state),
+            verify=verify,
         )
         return start_job(self, home=home, master=master, restore=restore, **options)
 

@@ -30,7 +30,7 @@ from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.java import find_java
 from strobe.hosts.spark.job import DEFAULT_MASTER, Job, JobState, default_home, start_job
 from strobe.hosts.spark.pipeline import Pipeline
-from strobe.hosts.spark.rescale import check_partitions
+from strobe.hosts.spark.rescale import check_options
 from strobe.hosts.spark.restore_plan import ClaimMode, RestoreOptions, RestorePlan
 from strobe.hosts.spark.restore_planning import plan_restore
 from strobe.hosts.spark.session import spark_session
@@ -125,14 +125,14 @@ def _plan(pipeline: Pipeline, restore: RestoreOptions, place: Path, base: Path, 
             untouched="Nothing was changed.",
             next="Name the snapshot that would be restored: -s SNAPSHOT.",
         )
-    check_partitions(pipeline, restore)
+    check_options(pipeline, restore)
     found = locate(restore.snapshot, place, restore.root)
     found.load()
     holder = JobHome(place, pipeline.name)
     holder.peek()
     with Gate(cast(GateHandler, None)) as gate:  # nobody asks: only plans are made
         drafts = draft_stages(pipeline, session, gate, holder)
-    descriptions = {d.spec.uid: describe_stage(d.result) for d in drafts}
+    descriptions = {d.spec.uid: describe_stage(d.result, d.spec.output_mode) for d in drafts}
     return plan_restore(pipeline, drafts, descriptions, holder, base, restore, found)
 
 

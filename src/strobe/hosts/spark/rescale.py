@@ -35,7 +35,7 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from strobe.model.suggest import did_you_mean
 
-__all__ = ["check_partitions", "refusal", "repartition", "rescale_stages", "wanted_partitions"]
+__all__ = ["check_options", "refusal", "repartition", "rescale_stages", "wanted_partitions"]
 
 _log = logging.getLogger("strobe.job")
 _FIXED: Final = {
@@ -44,11 +44,16 @@ _FIXED: Final = {
 }
 
 
-def check_partitions(pipeline: Pipeline, options: RestoreOptions) -> None:
-    for uid in options.stage_partitions:
+def check_options(pipeline: Pipeline, options: RestoreOptions) -> None:
+    """That stages which are named are there."""
+    asked = [
+        *((uid, f"-p {uid}={count}") for uid, count in options.stage_partitions.items()),
+        *((uid, f"--allow-changed-state {uid}") for uid in options.allow_changed_state),
+    ]
+    for uid, option in asked:
         if uid not in pipeline.stages:
             raise Misuse(
-                f"-p {uid}={options.stage_partitions[uid]}: pipeline {pipeline.name!r} has no stage {uid!r}.",
+                f"{option}: pipeline {pipeline.name!r} has no stage {uid!r}.",
                 untouched="Nothing was started.",
                 next=f"{did_you_mean(uid, pipeline.stages)}Its stages: {', '.join(pipeline.stages)}.",
             )

@@ -31,7 +31,8 @@ from strobe.hosts.spark.home import JobHome
 from strobe.hosts.spark.memory import Intent
 from strobe.hosts.spark.moved import rewrite_source_logs
 from strobe.hosts.spark.pipeline import Pipeline
-from strobe.hosts.spark.rescale import repartition
+from strobe.hosts.spark.replacing import begin_without_state, taking_over
+from strobe.hosts.spark.rescale import repartition, wanted_partitions
 from strobe.hosts.spark.restore_channels import Renumbering, lay_content_aside, restore_channel, sweep_aside
 from strobe.hosts.spark.restore_plan import (
     ChannelAction,
@@ -47,7 +48,7 @@ from strobe.hosts.spark.restore_sinks import named_parts, settle_parts, sweep_st
 from strobe.hosts.spark.sink_start import transactional
 from strobe.hosts.spark.stage_files import note_starts, sync_tree
 from strobe.hosts.spark.stage_layout import lay_out_stage
-from strobe.hosts.spark.stage_offsets import mark_offsets, rearrange_offsets, renumber_offsets
+from strobe.hosts.spark.stage_offsets import mark_offsets, rearrange_offsets, rename_channels, renumber_offsets
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
@@ -81,15 +82,17 @@ def restore_job(
             partitions=options.partitions or intent.partitions,
             stage_partitions={**intent.stage_partitions, **options.stage_partitions},
             sinks_from=(*intent.sinks_from, *options.sinks_from),
+            allow_changed_state=(*intent.allow_changed_state, *options.allow_changed_state),
         )  # fmt: skip
         _log.warning("the restore of %s was not finished; it is done again", found.where)
     else:
         return
+    found = taking_over(found, pipeline)
     plan = plan_restore(pipeline, drafts, descriptions, home, base, options, found)
     plan.check()
     for warning in plan.warnings:
         _log.warning("%s", warning)
-    _Restore(plan, pipeline, drafts, home, base, spark, options, found).run()
+    _Restore(plan, pipeline, drafts, descriptions, home, base, spark, options, found).run()
 
 
 def _again(intent: Intent, home: JobHome) -> Located:
@@ -114,6 +117,7 @@ class _Restore:
         plan: RestorePlan,
         pipeline: Pipeline,
         drafts: Sequence[DraftStage],
+        descriptions: Mapping[NodeId, Json],
         home: JobHome,
         base: Path,
         spark: SparkSession,
@@ -123,6 +127,8 @@ class _Restore:
         self.plan = plan
         self.pipeline = pipeline
         self.drafts = drafts
+        self.descriptions = descriptions
+        self.names = {s.replaces: s.uid for s in plan.stages if s.replaces is not None}
         self.home = home
         self.base = base
         self.spark = spark
@@ -141,7 +147,7 @@ class _Restore:
         faults.point("restore.planned")
         _log.info("%s %d is laid out", plan.kind, plan.snapshot)
         for stage in plan.stages:
-            if stage.action is StageAction.RESTORED:
+            if stage.laid_out:
                 self._lay_out(stage)
         for channel in plan.channels:
             if channel.action is ChannelAction.REFILLED:
@@ -154,6 +160,7 @@ class _Restore:
                 str(self.found.where), plan.root, plan.how.value, plan.claim is ClaimMode.CLAIM,
                 self.options.allow_non_restored_state, self.options.partitions, dict(self.options.stage_partitions),
                 list(self.options.sinks_from),
+                self.options.allow_changed_state,
             ),
         )  # fmt: skip
         faults.point("restore.begun")
@@ -181,12 +188,14 @@ class _Restore:
             if self.plan.how is How.FORK:
                 # Spark tells queries apart by this id, and stops one that starts under the id of another.
                 (place / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+            rename_channels(place, self.names)
             if stage.sources is not None:
                 rearrange_offsets(place, stage.sources, self._positions(stage))
-            if self.plan.how is not How.ROLLBACK:
-                mark_offsets(place)
+            mark_offsets(place, self.names.values() if self.plan.how is How.ROLLBACK else None)
             rewrite_source_logs(place, stage.moved)
             _forget_later_schemas(place, stage)
+            if stage.action is StageAction.REPLACING:
+                self._begin(stage, place)
             if stage.partitions is not None:
                 repartition(self.spark, place, stage.uid, *stage.partitions)
                 faults.point("restore.repartitioned", stage.uid)
@@ -197,6 +206,13 @@ class _Restore:
                 untouched="The job and the snapshot are as they were.",
                 next="Make room on that disk, and run again.",
             ) from error
+
+    def _begin(self, stage: StagePlan, place: Path) -> None:
+        """A stage that takes another one's place has its offsets, and a state of its own."""
+        assert stage.record is not None
+        draft = next(d for d in self.drafts if d.spec.uid == stage.uid)
+        wanted = wanted_partitions(self.pipeline, draft.spec, self.options) or stage.record.partitions or 1
+        begin_without_state(draft, place, self.descriptions[stage.uid], dict(stage.record.extra), wanted)
 
     def _positions(self, stage: StagePlan) -> dict[NodeId, int]:
         """Where a stage with a new input begins on it, in the snapshot's positions."""
@@ -218,7 +234,7 @@ class _Restore:
                 renumbered[producer] = versions
             faults.point("restore.channel-cut", producer)
         for stage in self.plan.stages:
-            if stage.action is StageAction.RESTORED and self.plan.how is not How.ROLLBACK:
+            if stage.action is StageAction.RESTORED:
                 renumber_offsets(self._checkpoint(stage.uid), {p: v.__getitem__ for p, v in renumbered.items()})
         return renumbered
 

@@ -53,9 +53,17 @@ class Renumbering:
 
 
 def plan_channel(
-    draft: DraftStage, home: JobHome, found: Located, manifest: Manifest, how: How, readers: Sequence[StagePlan]
+    draft: DraftStage,
+    home: JobHome,
+    found: Located,
+    manifest: Manifest,
+    how: How,
+    readers: Sequence[StagePlan],
+    *,
+    taken_over: bool = False,
 ) -> tuple[ChannelPlan, StrobeError | None]:
-    """What becomes of the output channel of `draft`, which `readers` read; and why it cannot, if it cannot."""
+    """What becomes of the output channel of `draft`, which `readers` read; and why it cannot, if it cannot.
+    `taken_over`: what it holds was written by another stage, into a channel of its own."""
     uid = draft.spec.uid
     name, path = ChannelId(uid), home.path(home.layout.channel(uid))
     there = (path / LOG).is_dir()
@@ -64,7 +72,7 @@ def plan_channel(
         action = ChannelAction.EMPTIED if there else ChannelAction.NEW
         return ChannelPlan(name, action), _changed(draft, table_schema(path)) if there else None
     try:
-        if how is How.ROLLBACK:
+        if how is How.ROLLBACK and not taken_over:
             if not there:
                 raise Failed(f"Channel {uid} is gone: there is no {path}.", next="Restore a savepoint.")
             log = ChannelLog(path)

@@ -39,6 +39,8 @@ class RestoreOptions:
 
     `partitions` is for every stage with state, `stage_partitions` for single ones, by uid. `root` is the Merkle root
     that the snapshot must have. `sinks_from` are places outside their own from which sinks may begin as a copy.
+    `allow_changed_state` names the stages that may go on with a state that means something else. `verify`: read every
+    byte of the snapshot first.
     """
 
     snapshot: str | None = None
@@ -48,6 +50,8 @@ class RestoreOptions:
     stage_partitions: Mapping[str, int] = field(default_factory=dict)
     root: str | None = None
     sinks_from: tuple[str, ...] = ()
+    allow_changed_state: tuple[str, ...] = ()
+    verify: bool = False
 
     def __post_init__(self) -> None:
         if self.root is not None:
@@ -79,6 +83,7 @@ class How(Enum):
 class StageAction(Enum):
     RESTORED = "restored"
     UNBEGUN = "restored, had not begun"
+    REPLACING = "takes the place"
     NEW = "new"
     DROPPED = "dropped"
 
@@ -96,10 +101,21 @@ class StagePlan:
     earliest: bool = False
     sources: tuple[NodeId, ...] | None = None  # the channels in its plan's order, if that has changed
     moved: Mapping[str, str] = field(default_factory=dict)  # directories that it reads, by old and new path
+    replaces: NodeId | None = None  # REPLACING: whose record this is
+
+    @property
+    def laid_out(self) -> bool:
+        """Whether it starts from the snapshot's checkpoint. One that takes another's place needs it for sources only:
+        positions on channels are noted."""
+        if self.action is StageAction.REPLACING:
+            return self.record is not None and not self.record.inputs
+        return self.action is StageAction.RESTORED
 
     @property
     def bytes(self) -> int:
-        return 0 if self.record is None else sum(ref.size for ref in self.record.files.values())
+        files = {} if self.record is None else self.record.files
+        kept = self.action is not StageAction.REPLACING
+        return sum(ref.size for path, ref in files.items() if kept or not path.startswith("state/"))
 
 
 class ChannelAction(Enum):
@@ -169,6 +185,7 @@ class RestorePlan:
     channels: tuple[ChannelPlan, ...]
     sinks: tuple[SinkStep, ...]
     warnings: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()  # what the plan does not know
     problems: tuple[StrobeError, ...] = ()
 
     @property
@@ -207,6 +224,7 @@ class RestorePlan:
             ],
             "sinks": [{"sink": s.name, "stage": s.stage, "fate": s.fate.value, "detail": s.detail} for s in self.sinks],
             "warnings": list(self.warnings),
+            "unchecked": list(self.unchecked),
             "problems": [
                 {"what": p.what, "untouched": p.untouched, "next": p.next, "exit_code": p.exit_code}
                 for p in self.problems
@@ -225,4 +243,5 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
         "bytes": stage.bytes,
         "partitions": None if stage.partitions is None else list(stage.partitions),
         "starts": dict(stage.starts),
+        "replaces": stage.replaces,
     }

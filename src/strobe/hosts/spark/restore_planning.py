@@ -13,12 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strobe.hosts.spark.assemble import DraftStage, sink_contexts
+from strobe.hosts.spark.coming_again import rows_again
 from strobe.hosts.spark.connectors.base import SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.origin import below
-from strobe.hosts.spark.evolve import changed_state, compare_stages, rearranged
+from strobe.hosts.spark.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.meaning_changes import uncompared
 from strobe.hosts.spark.moved import Homes, find_moved, relocate_position
 from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.replacing import original, refusal_to_replace, renamed_sources, replacements, taking_over
 from strobe.hosts.spark.rescale import refusal, wanted_partitions
 from strobe.hosts.spark.restore_channels import plan_channel
 from strobe.hosts.spark.restore_plan import (
@@ -51,6 +54,7 @@ _ROOM_TO_SPARE = 16 << 20
 class _Findings:
     problems: list[StrobeError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
 
 
 def has_run(home: JobHome) -> bool:
@@ -71,22 +75,24 @@ def plan_restore(
     options: RestoreOptions,
     found: Located,
 ) -> RestorePlan:
-    """`descriptions` are what the stages keep now."""
-    manifest = found.load()
+    """`descriptions` are what the stages keep now. `found` may be what `taking_over` has made of it already."""
+    found = taking_over(found, pipeline)
+    manifest, names = found.load(), replacements(pipeline, tuple(original(found).nodes))
     findings = _Findings()
     how = _how(pipeline, home, found, manifest, findings)
-    _check_snapshot(found, manifest, findings)
+    _check_snapshot(found, manifest, options, findings)
     homes = _homes(home, found, manifest, how)
-    stages = tuple(_stages(pipeline, found, homes, options, descriptions, findings))
+    stages = tuple(_stages(pipeline, found, names, homes, options, descriptions, findings))
+    findings.warnings += rows_again(pipeline, drafts, home, stages, rollback=how is How.ROLLBACK)
     channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
-    sinks = tuple(_sinks(pipeline, drafts, home, base, found, manifest, how, homes, options, findings))
+    sinks = tuple(_sinks(pipeline, drafts, home, base, found, manifest, how, homes, names, options, findings))
     _check_claim(found, manifest, options, how, findings)
     plan = RestorePlan(
         snapshot=manifest.snapshot,
         kind=manifest.kind.value,
         job=manifest.job,
         where=str(found.where),
-        root=root_of(manifest),
+        root=root_of(original(found)),
         how=how,
         into=pipeline.name,
         home=str(home.home),
@@ -96,6 +102,7 @@ def plan_restore(
         channels=channels,
         sinks=sinks,
         warnings=tuple(findings.warnings),
+        unchecked=tuple(findings.unchecked),
         problems=tuple(findings.problems),
     )
     room = _room(plan, home)
@@ -150,7 +157,7 @@ def _homes(home: JobHome, found: Located, manifest: Manifest, how: How) -> Homes
     return Homes.of(manifest.extra.get("home"), now)
 
 
-def _check_snapshot(found: Located, manifest: Manifest, findings: _Findings) -> None:
+def _check_snapshot(found: Located, manifest: Manifest, options: RestoreOptions, findings: _Findings) -> None:
     for violation in check_manifest(manifest)[:1]:
         findings.problems.append(
             Damaged(
@@ -159,18 +166,31 @@ def _check_snapshot(found: Located, manifest: Manifest, findings: _Findings) -> 
                 next="Restore another one.",
             )
         )
+    _check_files(found, manifest, options, findings)
+    findings.unchecked.append("whether the code runs on this state; --rehearse tries it.")
+
+
+def _check_files(found: Located, manifest: Manifest, options: RestoreOptions, findings: _Findings) -> None:
+    """That all files are there and as long as they were; with --verify, that every byte is as it was."""
     blobs = [(path, found.store.layout.blob(ref.sha256), ref.size) for path, ref in manifest.blobs()]
     sizes = found.store.objects.sizes(key for _, key, _ in blobs)
-    for path, key, size in blobs:
-        if sizes.get(key) != size:
-            findings.problems.append(
-                Damaged(
-                    f"Snapshot {manifest.snapshot} is not whole: {path} is missing or not as long as it was.",
-                    untouched="Nothing was changed.",
-                    next=f"`strobe verify {found.where}` shows all that is wrong with it; restore another one.",
-                )
+    wrong = [f"{path} is missing or not as long as it was" for path, key, size in blobs if sizes.get(key) != size]
+    if options.verify and not wrong:
+        wrong = [p.message.rstrip(".") for p in found.store.verify(manifest.snapshot) if p.harmful]
+    if wrong:
+        more = f" ({len(wrong)} files are not as they were)" if len(wrong) > 1 else ""
+        findings.problems.append(
+            Damaged(
+                f"Snapshot {manifest.snapshot} is not whole: {wrong[0]}{more}.",
+                untouched="Nothing was changed.",
+                next=f"`strobe verify {found.where}` shows all that is wrong with it; restore another one.",
             )
-            return
+        )
+    if not options.verify and blobs:
+        findings.unchecked.append(
+            f"the content of the snapshot's {len(blobs):,} files ({manifest.bytes_total:,} bytes), of which only the "
+            "lengths were compared; --verify reads them all."
+        )
 
 
 def _check_claim(found: Located, manifest: Manifest, options: RestoreOptions, how: How, findings: _Findings) -> None:
@@ -205,12 +225,13 @@ def _room(plan: RestorePlan, home: JobHome) -> Failed | None:
 def _stages(
     pipeline: Pipeline,
     found: Located,
+    names: Mapping[NodeId, NodeId],
     homes: Homes,
     options: RestoreOptions,
     descriptions: Mapping[NodeId, Json],
     findings: _Findings,
 ) -> Iterator[StagePlan]:
-    manifest = found.load()
+    manifest, replaced = found.load(), {new: old for old, new in names.items()}
     for uid in pipeline.order():
         spec, record = pipeline.stages[uid], manifest.nodes.get(uid)
         if record is None:
@@ -219,10 +240,18 @@ def _stages(
         elif record.batch is None or record.batch == NOTHING:
             starts = {NodeId(c): p for c, p in record.inputs.items() if NodeId(c) in spec.inputs}
             yield StagePlan(uid, StageAction.UNBEGUN, record, starts=starts)
+        elif uid in replaced:
+            dropping = options.allow_non_restored_state
+            problem = refusal_to_replace(replaced[uid], spec, record, descriptions[uid], dropping=dropping)
+            findings.problems += [] if problem is None else [problem]
+            starts = {**_starts_of_new(pipeline, uid, manifest), **{NodeId(c): p for c, p in record.inputs.items()}}
+            starts = {read: at for read, at in starts.items() if read in spec.inputs}
+            moved = {} if spec.inputs else _moved(uid, found, record, descriptions[uid], homes, findings)
+            yield StagePlan(uid, StageAction.REPLACING, record, starts=starts, moved=moved, replaces=replaced[uid])
         else:
-            _check_state(uid, record, descriptions[uid], findings)
+            _check_state(uid, record, descriptions[uid], options, findings)
             change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
-            sources = rearranged(dict(record.extra), descriptions[uid])
+            sources = rearranged(renamed_sources(record.extra, names), descriptions[uid])
             fresh = {
                 read: at
                 for read, at in _starts_of_new(pipeline, uid, manifest).items()
@@ -237,12 +266,14 @@ def _stages(
                 findings.problems.append(_dropped(pipeline, uid, record, manifest))
 
 
-def _check_state(uid: NodeId, record: NodeRecord, now: Json, findings: _Findings) -> None:
+def _check_state(uid: NodeId, record: NodeRecord, now: Json, options: RestoreOptions, findings: _Findings) -> None:
     differences = compare_stages(dict(record.extra), now)
-    problem = changed_state(uid, differences)
+    problem = changed_state(uid, differences, allowed=uid in options.allow_changed_state)
     if problem is not None:
         findings.problems.append(problem)
-    findings.warnings += [f"{uid}: {d.sentence}; its state goes on as it is." for d in differences if not d.harmful]
+        differences = [d for d in differences if not d.harmful]
+    findings.warnings += [f"{uid}: {sentence}." for sentence in said(differences)]
+    findings.unchecked += [f"{uid}: {sentence}." for sentence in uncompared(dict(record.extra), now)]
 
 
 def _moved(
@@ -287,11 +318,16 @@ def _dropped(pipeline: Pipeline, uid: NodeId, record: NodeRecord, manifest: Mani
         lost.insert(0, f"{record.state_rows or 0:,} rows of state ({state:,} bytes)")
     if rows:
         lost.append(f"{rows:,} rows on their way to it")
+    own = manifest.channels.get(ChannelId(uid))
+    sent = sum(f.rows or 0 for reader, f in own.in_flight.items() if reader in pipeline.stages) if own else 0
+    if sent:
+        lost.append(f"{sent:,} rows on their way from it")
     return Misuse(
         f"Stage {uid!r} of the snapshot is not in pipeline {pipeline.name!r} any more. It would be dropped with "
         f"{', '.join(lost)}.",
         untouched="Nothing was changed.",
-        next="Put it back under the same uid, or drop it for good with --allow-non-restored-state.",
+        next="Put it back under the same uid; or let the stage that takes its place go on where it was, with "
+        f"replaces={str(uid)!r}; or drop it for good with --allow-non-restored-state.",
     )
 
 
@@ -312,7 +348,8 @@ def _channels(
         readers = pipeline.readers(draft.spec.uid)
         if readers:
             chosen = [s for s in stages if s.uid in readers]
-            plan, problem = plan_channel(draft, home, found, manifest, how, chosen)
+            taken = any(s.uid == draft.spec.uid and s.replaces is not None for s in stages)
+            plan, problem = plan_channel(draft, home, found, manifest, how, chosen, taken_over=taken)
             yield plan
             if problem is not None:
                 findings.problems.append(problem)
@@ -327,6 +364,7 @@ def _sinks(
     manifest: Manifest,
     how: How,
     homes: Homes,
+    names: Mapping[NodeId, NodeId],
     options: RestoreOptions,
     findings: _Findings,
 ) -> Iterator[SinkStep]:
@@ -342,6 +380,9 @@ def _sinks(
                 position = relocate_position(position, homes, fork=fork)
                 told = replace(told, named=named_parts(manifest, context.name))
                 outlook = sink.outlook(position, told, fork=fork, again=again)
+                if draft.spec.uid in names.values() and outlook.fate is SinkFate.COPIED:
+                    position = None  # another place than the replaced stage's: what was there stays there
+                    outlook = sink.outlook(position, told, fork=fork, again=again)
             except StrobeError as error:
                 outlook = SinkOutlook(SinkFate.KEPT, "it is not known what becomes of it", error)
             parts = PartsOutlook()

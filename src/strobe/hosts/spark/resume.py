@@ -17,10 +17,13 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark import spark_checkpoint
 from strobe.hosts.spark.assemble import AssembledStage, DraftStage, open_stages
 from strobe.hosts.spark.channel_log import LOG, ChannelLog
-from strobe.hosts.spark.evolve import changed_state, compare_stages, describe_stage, rearranged
+from strobe.hosts.spark.coming_again import from_start, source_places
+from strobe.hosts.spark.evolve import changed_state, compare_stages, describe_stage, rearranged, said
 from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.meaning_changes import uncompared
 from strobe.hosts.spark.moved import Homes, find_moved, rewrite_source_logs, source_logs
 from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.replacing import replacements
 from strobe.hosts.spark.rescale import rescale_stages
 from strobe.hosts.spark.restore import restore_job, sweep_leftovers
 from strobe.hosts.spark.restore_channels import restore_channel
@@ -59,14 +62,17 @@ def bring_up(
     options: RestoreOptions,
 ) -> Ready:
     sweep_leftovers(home)
-    descriptions = {d.spec.uid: {**describe_stage(d.result), "writes": sink_places(d.spec, base)} for d in drafts}
+    descriptions = {
+        d.spec.uid: {**describe_stage(d.result, d.spec.output_mode), "writes": sink_places(d.spec, base)}
+        for d in drafts
+    }
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
     moved: dict[NodeId, dict[str, str]] = {}
     options = _with_newest(pipeline, home, options)
     if options.snapshot is not None or home.memory.restoring is not None:
         restore_job(pipeline, drafts, descriptions, home, base, spark, options)
     else:
-        sources = _check_file(pipeline, home, descriptions)
+        sources = _check_file(pipeline, home, descriptions, options)
         moved = _moved(pipeline, home, descriptions)
         _warn_of_sinks(pipeline, home, descriptions)
         _add_stages(pipeline, drafts, home)
@@ -89,20 +95,23 @@ def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
 def _with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> RestoreOptions:
     """Dropping a stage begins a new line of history, at the newest checkpoint."""
     removed = _removed(pipeline, home)
+    replaced = replacements(pipeline, removed)
     if options.snapshot is not None or home.memory.restoring is not None or not removed:
         return options
-    if not options.allow_non_restored_state:
+    dropped = [uid for uid in removed if uid not in replaced]
+    if dropped and not options.allow_non_restored_state:
         raise Misuse(
-            f"Stage {removed[0]!r} of job {home.job!r} is not in the file any more; its state would be dropped.",
+            f"Stage {dropped[0]!r} of job {home.job!r} is not in the file any more; its state would be dropped.",
             untouched="Nothing was changed.",
-            next="Put it back under the same uid, or drop it for good with --allow-non-restored-state: the job then "
+            next="Put it back under the same uid; or let the stage that takes its place go on where it was, with "
+            f"replaces={str(dropped[0])!r}; or drop it for good with --allow-non-restored-state. In both cases the job "
             "goes on from its newest checkpoint.",
         )
     return replace(options, snapshot=home.job)
 
 
 def _check_file(
-    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Json]
+    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Json], options: RestoreOptions
 ) -> dict[NodeId, tuple[NodeId, ...]]:
     """Refuse what cannot go on. Returns the stages whose channels are in another order now."""
     found: dict[NodeId, tuple[NodeId, ...]] = {}
@@ -111,11 +120,13 @@ def _check_file(
         if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
             continue
         differences = compare_stages(before, descriptions[uid])
-        problem = changed_state(uid, differences)
+        problem = changed_state(uid, differences, allowed=uid in options.allow_changed_state)
         if problem is not None:
             raise problem
-        for difference in differences:
-            _log.warning("%s: %s; its state goes on as it is", uid, difference.sentence)
+        for sentence in said(differences):
+            _log.warning("%s: %s", uid, sentence)
+        for sentence in uncompared(before, descriptions[uid]):
+            _log.info("%s: %s", uid, sentence)
         sources = rearranged(before, descriptions[uid])
         if sources is not None:
             found[uid] = sources
@@ -160,6 +171,9 @@ def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome)
         uid, checkpoint = draft.spec.uid, stage_checkpoint(home, draft.spec.uid)
         if not home.memory.stages or uid in home.memory.stages or start_positions(checkpoint):
             continue
+        places = source_places(draft.result)
+        if places:
+            _log.warning("%s", from_start(pipeline, uid, places, (), set(home.memory.stages)))
         if (home.path(home.layout.channel(uid)) / LOG).is_dir() and pipeline.readers(uid):
             # From another life under this uid: what it holds has nothing to do with this one.
             restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft.schema, home)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,17 +20,30 @@ from strobe.hosts.spark.channel_entries import fsync
 from strobe.model.errors import Damaged
 from strobe.model.ids import NodeId
 
-__all__ = ["mark_offsets", "rearrange_offsets", "renumber_offsets"]
+__all__ = ["mark_offsets", "rearrange_offsets", "rename_channels", "renumber_offsets"]
 
 Offset: TypeAlias = dict[str, object]
 _OLD = "restored"  # instead of "version": a position that is still the snapshot's
 
 
-def mark_offsets(checkpoint: Path) -> None:
-    """Positions on channels are the snapshot's until `renumber_offsets`."""
+def rename_channels(checkpoint: Path, names: Mapping[NodeId, NodeId]) -> None:
+    """Channels are called after their producers, and these have other names now."""
+
+    def rename(offset: Offset) -> Offset:
+        name = NodeId(str(offset["channel"]))
+        return {**offset, "channel": names.get(name, name)}
+
+    if names:
+        _rewrite(checkpoint, lambda lines: [_changed(line, rename) for line in lines])
+
+
+def mark_offsets(checkpoint: Path, only: Collection[NodeId] | None = None) -> None:
+    """Positions on channels (`only` on these) are the snapshot's until `renumber_offsets`."""
 
     def mark(offset: Offset) -> Offset:
-        return {"channel": offset["channel"], _OLD: offset["version"]} if "version" in offset else offset
+        if "version" not in offset or (only is not None and offset["channel"] not in only):
+            return offset
+        return {"channel": offset["channel"], _OLD: offset["version"]}
 
     _rewrite(checkpoint, lambda lines: [_changed(line, mark) for line in lines])
 
