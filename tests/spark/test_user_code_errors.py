@@ -167,13 +167,13 @@ ON_WORKERS = {
             pass
 
         def check(n):
-            raise BadRow(f"row {n}")  # here
+            raise BadRow("no such row")  # here
 
         @pipeline.stage("s", to=strobe.MemorySink())
         def s(spark):
             return rows(spark).select(F.udf(check, "long")("value"))
         """,
-        "BadRow: row 0 (",
+        "failed for good: BadRow: no such row (",
         3,
     ),
     "a Python source": (
