@@ -294,6 +294,7 @@ HARMLESS = {
     "state/0/0/1.zip": archive(),
     "state/0/_metadata/v2/0": tws_metadata("file:/old/home/state/0/_stateSchema/default/0_1"),
     "state/0/_metadata/metadata": b'v1\n{"operatorInfo":{"operatorName":"agg/regate"}}',
+    "state/0/0/right-keyWithIndexToValue/_metadata/schema": b"\x00\x02v2\x00\x97\xff",
     "offsets/0": b'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.streaming.stateStore.providerClass":'
     b'"org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}}\n-',
 }

@@ -54,7 +54,7 @@ def check_laid_out(checkpoint: Path, uid: NodeId) -> None:
         try:
             if path.suffix == ".zip" and relative.parts[0] == "state":
                 _check_archive(path)
-            elif relative.parts[0] == "state" and "_metadata" in relative.parts:
+            elif relative.parts[0] == "state" and (path.match("_metadata/metadata") or path.match("_metadata/v2/*")):
                 _check_metadata(path)
             elif relative.parts[0] == "offsets" and path.name.isdecimal():
                 _check_offsets(path)
