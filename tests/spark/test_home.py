@@ -228,3 +228,17 @@ def test_what_a_takeover_links_is_whole_although_the_old_driver_still_writes(
     for commit in (name for name in found if name.startswith("commits/")):
         batch = int(commit.removeprefix("commits/"))
         assert {f"offsets/{batch}", f"state/0/0/{batch + 1}.changelog"} <= found
+
+
+def test_only_its_owner_may_enter_a_jobs_directory_and_an_open_one_is_closed_with_a_note(
+    claim: Claim, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = claim()
+    root = first.path(first.layout.root)
+    assert root.stat().st_mode & 0o777 == 0o700
+    assert not caplog.records
+    first.release()
+    root.chmod(0o755)
+    claim()
+    assert root.stat().st_mode & 0o777 == 0o700
+    assert f"Everybody could read {root}" in caplog.text

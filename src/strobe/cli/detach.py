@@ -23,6 +23,7 @@ import click
 from strobe.cli.output import ARGUMENTS, Session
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.layout import JobLayout
+from strobe.store.private import make_private, open_private
 
 __all__ = ["Detached", "Starter", "run_detached", "show_detached", "starter"]
 
@@ -42,8 +43,11 @@ def run_detached(job: str, home: Path, command: tuple[str, ...] = ("run",)) -> D
     log = home.absolute() / JobLayout(job).driver_log
     told, tell = os.pipe()
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        directory = home.absolute() / JobLayout(job).root
+        if not directory.exists():
+            make_private(directory)
+        log.parent.mkdir(exist_ok=True)
+        with open(log, "ab", opener=open_private) as output:
             child = subprocess.Popen(
                 [sys.executable, "-m", "strobe.cli.main", *command, *arguments, "--starter-pipe", str(tell)],
                 stdin=subprocess.DEVNULL,

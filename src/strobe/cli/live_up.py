@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from strobe.cli.detach import run_detached, starter
+from strobe.cli.log_files import PrivateLogFile, Redacted
 from strobe.cli.output import Command, Session, common_options
 from strobe.cli.system_view import PlainView, QuietView, TableView, farewell
 from strobe.hosts.live.by_hand import run_by_hand
@@ -190,9 +191,9 @@ class _Logs:
     def __init__(self, home: Path, name: str, view: QuietView) -> None:
         self._logger = logging.getLogger("strobe.live")
         self._file = _LogFile(home.absolute() / JobLayout(name).driver_log, delay=True)
-        self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._file.setFormatter(Redacted("%(asctime)s %(levelname)s %(message)s"))
         self._shown = logging.Handler(logging.WARNING)
-        self._shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._shown.setFormatter(Redacted("%(asctime)s %(message)s", "%H:%M:%S"))
         self._shown.emit = self._show  # type: ignore[method-assign]
         self._view = view
         self._last = ""
@@ -218,7 +219,7 @@ class _Logs:
         self._file.close()
 
 
-class _LogFile(logging.FileHandler):
+class _LogFile(PrivateLogFile):
     """Opened by the first line, which comes after the system is claimed. A full disk must not stop the system."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -118,6 +118,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             raise
         print_error(missing, missing.exit_code, as_json=as_json)
         code = missing.exit_code
+    except PermissionError as error:
+        denied = Failed(
+            f"{error.filename} cannot be used: {error.strerror}.",
+            untouched="Nothing was changed.",
+            next="A job's directory belongs to who runs it. Ask as its owner, or have them open it to your group.",
+        )
+        print_error(denied, 1, as_json=as_json)
+        code = 1
     except BrokenPipeError:
         # Whoever read our output has gone: not our failure, and there is nobody left to tell.
         _no_more_output()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -30,7 +29,7 @@ from strobe.model.errors import Misuse, StrobeError
 from strobe.model.paths import HIDDEN
 
 __all__ = [
-    "ARGUMENTS", "Command", "PrintableFormatter", "Session", "Whole", "check_writable", "common_options",
+    "ARGUMENTS", "Command", "Session", "Whole", "check_writable", "common_options",
     "print_error", "printable", "write_text",
 ]  # fmt: skip
 
@@ -65,13 +64,6 @@ class Session:
 def printable(text: str) -> str:
     """`text` for a terminal: what does not show is written as an escape; lines and tabs stay."""
     return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
-
-
-class PrintableFormatter(logging.Formatter):
-    """For a handler that logs to a terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
 
 
 def _print_json(value: Json) -> None:

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from strobe.cli.detach import run_detached, show_detached, starter
 from strobe.cli.live_view import LiveView, PlainView
-from strobe.cli.output import Command, PrintableFormatter, Session, common_options
+from strobe.cli.log_files import PrivateLogFile, Redacted, Shown
+from strobe.cli.output import Command, Session, common_options
 from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
 from strobe.hosts.spark.job import Job, JobState, start_job
 from strobe.hosts.spark.loading import load_pipeline
@@ -203,9 +204,9 @@ class _Logs:
         self._before: list[tuple[logging.Logger, int, bool]] = []
         self._shown = logging.StreamHandler(sys.stderr)
         self._shown.setLevel(level)
-        self._shown.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._shown.setFormatter(Shown("%(asctime)s %(message)s", "%H:%M:%S"))
         self._file = _LogFile(home.absolute() / JobLayout(job).driver_log, delay=True)
-        self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._file.setFormatter(Redacted("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def __enter__(self) -> _Logs:
         logging.getLogger("strobe").addHandler(self._shown)
@@ -238,7 +239,7 @@ class _Logs:
         self._shown.emit = lambda record: view.note(self._shown.format(record))  # type: ignore[method-assign]
 
 
-class _LogFile(logging.FileHandler):
+class _LogFile(PrivateLogFile):
     """A disk without room for a line of the log must neither stop the job nor fill the terminal with tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -7,6 +7,8 @@ untouched; and what to do next. The command line prints exactly these three part
 
 from __future__ import annotations
 
+from strobe.model.redaction import redact
+
 __all__ = ["Damaged", "Failed", "Fenced", "HostFault", "Misuse", "PeerFault", "ProtocolError", "StrobeError"]
 
 
@@ -16,10 +18,10 @@ class StrobeError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, untouched: str = "", next: str = "") -> None:
-        self.what = what
+        self.what = redact(what)  # it may quote what a database or Spark said, a password included
         self.untouched = untouched
-        self.next = next
-        super().__init__(what)
+        self.next = redact(next)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.what, self.untouched, self.next) if part)

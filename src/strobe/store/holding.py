@@ -10,6 +10,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from strobe.model.errors import Failed
 from strobe.store.layout import JobLayout
 
 __all__ = ["is_held"]
@@ -21,6 +22,12 @@ def is_held(home: Path, job: str) -> bool:
         handle = os.open(home / JobLayout(job).lock, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except PermissionError as error:
+        raise Failed(
+            f"Job {job!r} in {home} belongs to another user.",
+            untouched="Nothing was changed.",
+            next="Ask as its owner, or have them open its directory to your group.",
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

@@ -18,6 +18,7 @@ from strobe.store.base import Absent, AlreadyThere, ObjectStore
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.points import OnPoint, no_point
+from strobe.store.private import make_private
 from strobe.store.s3 import S3Store, is_s3
 from strobe.store.snapshots import SnapshotStore
 
@@ -79,6 +80,8 @@ def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_po
     objects = open_objects(place, on_point=on_point)
     if isinstance(objects, S3Store):
         objects.check(writable=True)
+    elif isinstance(objects, FilesystemStore):
+        make_private(objects.root / layout.root)
     _take(objects, layout, note.owner)
     settled = _Note(place, note.owner, str(home.absolute()))
     if note != settled:

@@ -38,7 +38,7 @@ class Scratch:
         while True:
             key = f"{DIRECTORY}/{os.urandom(8).hex()}"
             self.path = root / key
-            self.path.mkdir()
+            self.path.mkdir(mode=0o700)  # what is under way is nobody else's to read
             lock = _try_lock(tree, key)
             if lock is not None:  # None: somebody took the new directory, still without a lock, for a stale one
                 self._end = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,8 +17,11 @@ from pathlib import Path
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.layout import JobLayout
+from strobe.store.private import make_private
 
 __all__ = ["Memory", "Remembered"]
+
+_log = logging.getLogger("strobe.live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,9 @@ class Memory:
         """Takes the lock, or Misuse if somebody runs the system."""
         lock = self._root / self._layout.lock
         try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            if make_private(lock.parent):
+                _log.warning("Everybody could read %s. Now only you can.", lock.parent)
+            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()

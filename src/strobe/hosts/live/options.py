@@ -15,6 +15,7 @@ from strobe.hosts.live.topology import Topology
 from strobe.model.errors import Failed, Misuse
 from strobe.model.graph import graph_to_json
 from strobe.model.ids import NodeId
+from strobe.store.private import open_private
 
 __all__ = ["NodeOptions", "open_log", "read_key"]
 
@@ -63,7 +64,7 @@ class NodeOptions:
 def open_log(directory: Path, node: NodeId) -> BinaryIO:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return (directory / f"{node}.log").open("ab")
+        return open(directory / f"{node}.log", "ab", opener=open_private)
     except OSError as error:
         raise Failed(
             f"The log of node {node} cannot be written to {directory}: {error.strerror}.",

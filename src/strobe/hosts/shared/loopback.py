@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.redaction import redact
 
 __all__ = ["Answer", "LoopbackServer", "error_answer", "request"]
 
@@ -124,7 +125,7 @@ def _handler(
                 return perform(method, self.path, body, self.connection)
             except Exception as error:
                 log.exception("%s %s", method, self.path)
-                return 500, {"error": f"{type(error).__name__}: {error}"}
+                return 500, {"error": redact(f"{type(error).__name__}: {error}")}
 
     return Handler
 

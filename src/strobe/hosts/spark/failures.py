@@ -16,6 +16,7 @@ from strobe.hosts.spark.unpicklable import culprit
 from strobe.hosts.spark.user_lines import MODULE, declared_in, raised_in
 from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.ids import NodeId
+from strobe.model.redaction import redact
 
 __all__ = ["is_outage", "permanent", "reason", "refused_query", "without_spark_words"]
 
@@ -70,9 +71,11 @@ def refused_query(stage: StageSpec, error: Exception) -> Misuse:
 
 def reason(error: BaseException) -> str:
     """The part of an error that a person wants to read: the Python error inside if there is one, with the line of the
-    user's code, else what Java says was the cause, else the start."""
-    if isinstance(error, StrobeError):
-        return str(error)
+    user's code, else what Java says was the cause, else the start. Without passwords that it quotes."""
+    return str(error) if isinstance(error, StrobeError) else redact(_reason(error))
+
+
+def _reason(error: BaseException) -> str:
     text = without_spark_words(str(error)).partition(_PLAN)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [n for n in lines if _OURS.match(n)]

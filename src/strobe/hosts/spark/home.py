@@ -34,6 +34,7 @@ from strobe.hosts.spark.memory import NEW, JobMemory, memory_from_json, memory_j
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId
 from strobe.store.layout import JobLayout
+from strobe.store.private import make_private
 
 __all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "read_runtime"]
 
@@ -77,7 +78,8 @@ class JobHome:
         """
         self._on_fenced = on_fenced
         try:
-            self.path(self.layout.root).mkdir(parents=True, exist_ok=True)
+            if make_private(self.path(self.layout.root)):
+                _log.warning("Everybody could read %s. Now only you can.", self.path(self.layout.root))
             self._lock_file = self._take_lock()
             try:
                 self._take_incarnation()
@@ -158,7 +160,7 @@ class JobHome:
     def _take_lock(self) -> int | None:
         """The lock, or None if a driver holds it that gives no sign of life."""
         path = self.path(self.layout.lock)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -175,7 +177,7 @@ class JobHome:
     def _replace_lock(self) -> int:
         path = self.path(self.layout.lock)
         fresh = self._own / path.name
-        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.replace(fresh, path)
         return handle

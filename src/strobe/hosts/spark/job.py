@@ -52,6 +52,7 @@ from strobe.hosts.spark.stage_status import stage_status
 from strobe.hosts.spark.uploads import PartUploads
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.redaction import redact
 from strobe.protocol.coordination import Kind
 from strobe.store.locate import locate
 from strobe.store.places import settle
@@ -384,7 +385,7 @@ class Job:
             if self.state.over or (started and self.state is JobState.STARTING):
                 return
             self.state = state
-            self.error = reason
+            self.error = reason = redact(reason)
             if reason and not said:
                 _log.error("job %s failed: %s", self.name, reason)
             try:

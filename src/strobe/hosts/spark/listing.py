@@ -41,7 +41,10 @@ def summarise(home: Path, job: str) -> JobSummary:
         runtime = read_runtime(home, job) or {}
     except StrobeError as error:
         runtime = {"error": error.what}
-    live = is_held(home, job)
+    try:
+        live = is_held(home, job)
+    except StrobeError as error:  # another user's
+        runtime, live = {"error": error.what}, False
     state = str(runtime.get("state", "unknown"))
     quiet = silence(home, job) if live else None
     if quiet is not None:
@@ -64,5 +67,5 @@ def _checkpoints(home: Path, job: str) -> tuple[int, ...] | None:
     """A list of jobs must not fail for a store that does. `strobe checkpoints` says why."""
     try:
         return tuple(checkpoints_of(home, job).list())
-    except StrobeError:
+    except (StrobeError, PermissionError):
         return None

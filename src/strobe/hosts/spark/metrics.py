@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from strobe.hosts.spark.coordinator_host import Progress
+from strobe.model.redaction import redact
 from strobe.protocol.coordination import Kind
 
 __all__ = [
@@ -30,6 +31,9 @@ class StageStatus:
     error: str = ""
     dead_letters: int = 0  # rows that its sinks have set aside
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error", redact(self.error))
+
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
@@ -42,6 +46,10 @@ class SinkStatus:
     prepared: int
     failures: int = 0
     error: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "where", redact(self.where))
+        object.__setattr__(self, "error", redact(self.error))
 
 
 @dataclass(frozen=True, slots=True)

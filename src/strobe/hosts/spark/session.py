@@ -44,6 +44,7 @@ from strobe.hosts.spark.session_directory import SessionDirectory
 from strobe.hosts.spark.spark_output import SparkOutput
 from strobe.hosts.spark.worker_python import worker_python
 from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.store.private import open_private
 
 __all__ = [
     "DEFAULT_MASTER",
@@ -298,7 +299,7 @@ def _start_jvm(settings: dict[str, str], directory: SessionDirectory, log: Path 
         os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])  # or Spark warns at each start
     out = log if log is not None else directory.path / "spark.log"
     try:
-        with out.open("ab") as sink:
+        with open(out, "ab", opener=open_private) as sink:
             gateway = launch(settings, directory, sink)
     except (PySparkRuntimeError, OSError) as e:
         said = out.read_text(errors="replace").strip().splitlines()[-5:] if out.exists() else []
