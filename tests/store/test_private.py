@@ -63,8 +63,8 @@ def test_checkpoints_in_another_directory_are_as_private_as_those_at_home(tmp_pa
 
 
 COMMANDS = (
-    "list", "status ledger", "logs ledger", "checkpoints ledger", "inspect ledger", "verify ledger/1", "dispose ledger/1",
-    "cancel ledger",
+    "list", "status ledger", "logs ledger", "checkpoints ledger", "inspect ledger", "verify ledger/1",
+    "dispose ledger/1", "cancel ledger",
 )  # fmt: skip
 AS_ANOTHER = """
 import os, sys

@@ -65,8 +65,18 @@ class Capturing:
         self._on_done(self._captured(forked=False))
 
     def fork(self, state: Any, whose: str) -> None:
-        read, write = os.pipe()
-        child = os.fork()
+        try:
+            read, write = os.pipe()
+        except OSError as error:
+            self._on_failed(f"no pipe for its state: {error.strerror}")
+            return
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(read)
+            os.close(write)
+            self._on_failed(f"no process to write its state: {error.strerror}")
+            return
         if child == 0:
             _write_and_leave(state, whose, write)
         os.close(write)

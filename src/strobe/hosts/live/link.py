@@ -22,6 +22,7 @@ from strobe.hosts.live.auth import Accepting, Claim, Dialling, Refusal, Welcome
 from strobe.hosts.live.framing import HANDSHAKE_LIMIT, MAX_FRAME, FrameReader, Kind, frame
 from strobe.hosts.live.session import Session
 from strobe.hosts.live.tls import Door, peer_of, why_broken
+from strobe.hosts.shared.strangers import Strangers
 from strobe.model.errors import PeerFault
 from strobe.model.ids import Incarnation
 
@@ -38,6 +39,7 @@ Accept = Callable[[Claim], "Link | Refusal"]
 ACCEPT_SECONDS: Final = 60.0
 DIAL_SECONDS: Final = (10.0, 20.0, 30.0)
 HEARTBEAT_SECONDS: Final = 2.0
+_AT_ONCE: Final = 32  # connections that are accepted before the first of them is looked at
 _SILENT_BEATS: Final = 3
 _SOON: Final = 0.005  # seconds until a little that has come is acknowledged
 
@@ -258,12 +260,21 @@ class _Connection(asyncio.Protocol, ABC):
 
 
 class _Accepted(_Connection):
-    def __init__(self, key: bytes, life: str, accept: Accept, max_frame: int) -> None:
+    def __init__(self, key: bytes, life: str, accept: Accept, max_frame: int, strangers: Strangers) -> None:
         super().__init__(max_frame, ACCEPT_SECONDS)
+        self._strangers = strangers
         self._auth = Accepting(key)
         self._accept = accept
         self._life = life
         self._expected = Kind.HELLO
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._strangers.enter(self, self._transport.abort)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._strangers.leave(self)
+        super().connection_lost(error)
 
     def _handshake(self, kind: int, body: bytes) -> None:
         if kind != self._expected:
@@ -273,6 +284,7 @@ class _Accepted(_Connection):
             self._transport.write(self._auth.greeted(body))
             return
         claim = self._auth.proved(body)
+        self._strangers.leave(self)
         answer = self._accept(claim)
         if isinstance(answer, Refusal):
             self._transport.write(self._auth.refuse(answer))
@@ -412,7 +424,10 @@ async def listen(
     *,
     tls: ssl.SSLContext | None = None,
     max_frame: int = MAX_FRAME,
+    strangers: Strangers | None = None,
 ) -> asyncio.Server:
-    inside = partial(_Accepted, key, life, accept, max_frame)
-    factory = inside if tls is None else partial(Door, inside, tls, ACCEPT_SECONDS)
-    return await asyncio.get_running_loop().create_server(factory, *address)
+    """`strangers` are those who have connected to this process and not yet proved who they are."""
+    strangers = strangers or Strangers(_log)
+    inside = partial(_Accepted, key, life, accept, max_frame, strangers)
+    factory = inside if tls is None else partial(Door, inside, tls, ACCEPT_SECONDS, strangers)
+    return await asyncio.get_running_loop().create_server(factory, *address, backlog=_AT_ONCE)

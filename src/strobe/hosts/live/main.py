@@ -55,9 +55,7 @@ async def run_node(config: NodeConfig, ready: Any = None) -> None:
     """Runs the node until it ends. `ready` is called with its address."""
     node = Node(config)
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(
-        lambda _, context: node.failed(context.get("exception") or RuntimeError(context["message"]))
-    )
+    loop.set_exception_handler(node.trouble)
     address = await node.listen()
     if ready is not None:
         ready(address)

@@ -57,6 +57,7 @@ from strobe.hosts.live.session import WINDOW, Session
 from strobe.hosts.live.stamped import StampedLife, datagram_ends
 from strobe.hosts.live.udp import Endpoint, open_endpoint
 from strobe.hosts.live.watching import Watch
+from strobe.hosts.shared.strangers import Strangers
 from strobe.model.errors import Failed, HostFault, PeerFault, StrobeError
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
@@ -114,6 +115,7 @@ class Node:
         self._server: asyncio.Server | None = None
         self._endpoint: Endpoint | None = None
         self._process_id = secrets.token_hex(8)
+        self._strangers = Strangers(_log)
         self._control: Link | None = None
         self._control_session = ""
         self._order: Order | None = None
@@ -131,6 +133,7 @@ class Node:
                 self._accept,
                 tls=config.listen_tls,
                 max_frame=config.max_frame,
+                strangers=self._strangers,
             )
         except OSError as error:
             raise Failed(
@@ -401,6 +404,16 @@ class Node:
 
     def _terminated(self) -> None:
         self._say(HasTerminated(self._participant.incarnation))
+
+    def trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The event loop's handler of errors. Those of accepting a connection touch nobody's state: they never end a
+        node. The loop names the listening socket where it has run out of descriptors, else its own function."""
+        error = context.get("exception")
+        accepting = context.get("socket") is not None or "_accept_connection" in context["message"]
+        if accepting and isinstance(error, OSError):
+            self._strangers.make_room(error)
+        else:
+            self.failed(error or RuntimeError(context["message"]))
 
     def failed(self, error: BaseException) -> None:
         """The process is in a state that nobody can vouch for: it says why, and ends."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Final
 
+from strobe.hosts.shared.strangers import Strangers
 from strobe.model.errors import Misuse
 
 __all__ = ["NOBODY", "Door", "Tls", "peer_of", "why_broken"]
@@ -94,7 +95,10 @@ class Door(asyncio.Protocol):
 
     _knocking: ClassVar[set[asyncio.Task[None]]] = set()  # the event loop alone would let go of them
 
-    def __init__(self, inside: Callable[[], asyncio.Protocol], context: ssl.SSLContext, seconds: float) -> None:
+    def __init__(
+        self, inside: Callable[[], asyncio.Protocol], context: ssl.SSLContext, seconds: float, strangers: Strangers
+    ) -> None:
+        self._strangers = strangers
         self._inside = inside
         self._context = context
         self._seconds = seconds
@@ -102,6 +106,7 @@ class Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()
+        self._strangers.enter(self, transport.abort)
         task = asyncio.get_running_loop().create_task(self._upgrade(transport))
         self._knocking.add(task)
         task.add_done_callback(self._knocking.discard)
@@ -115,6 +120,8 @@ class Door(asyncio.Protocol):
         except OSError as error:
             _log.warning("Connection with %s dropped: %s", peer, why_broken(error, tls=True))
             return
+        finally:
+            self._strangers.leave(self)
         if secured is None or early.lost:
             return
         protocol = self._inside()

@@ -2,32 +2,38 @@
 
 The token is written anew by each start. Requests and answers are JSON objects; errors are {"error", "untouched",
 "next"} with a 4xx or 5xx status. What takes long is answered when it is done, however long that is. Whoever hangs up no
-longer wants an answer.
+longer wants an answer. A request must have come within seconds; see `strobe.hosts.shared.strangers`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import io
 import json
 import logging
 import os
 import secrets
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from strobe.hosts.shared.strangers import Opening, Strangers, end_connection, is_shortage
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.redaction import redact
 
 __all__ = ["Answer", "LoopbackServer", "error_answer", "request"]
 
 _LARGEST_BODY: Final = 1 << 16
+_LARGEST_REQUEST: Final = _LARGEST_BODY + (1 << 14)  # with its headers
+_REQUEST_SECONDS: Final = 10.0
 _POLL: Final = 0.05  # seconds; how long a stop waits for the server's thread to look
 
 # Status and value; None if whoever asked has hung up.
@@ -47,8 +53,7 @@ class LoopbackServer:
             file.write(token)
         self._idle = threading.Condition()
         self._busy = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, token, perform, what, log))
-        self._server.daemon_threads = True
+        self._server = _Server(_handler(self, token, perform, what, log), log)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL,), name="control", daemon=True)
         self._thread.start()
@@ -75,6 +80,38 @@ class LoopbackServer:
                 self._idle.notify_all()
 
 
+class _Server(ThreadingHTTPServer):
+    """Whatever happens to one connection, the others are served."""
+
+    daemon_threads = True
+    request_queue_size = 32
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], log: logging.Logger) -> None:
+        self.strangers = Strangers(log)
+        self._log = log
+        super().__init__(("127.0.0.1", 0), handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if is_shortage(error):
+                self.strangers.make_room(error)
+                time.sleep(_POLL)
+            raise  # the server's loop goes on
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.strangers.enter(request, partial(end_connection, request))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.strangers.leave(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        self._log.debug("a connection ended before it had an answer", exc_info=True)
+
+
 def error_answer(error: StrobeError, status: int) -> Answer:
     return status, {"error": error.what, "untouched": error.untouched, "next": error.next}
 
@@ -83,6 +120,13 @@ def _handler(
     server: LoopbackServer, token: str, perform: Perform, what: str, log: logging.Logger
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        server: _Server
+
+        def setup(self) -> None:
+            super().setup()
+            self._opening = Opening(self.connection, seconds=_REQUEST_SECONDS, most=_LARGEST_REQUEST)
+            self.rfile = io.BufferedReader(self._opening)
+
         def do_GET(self) -> None:
             self._serve("GET")
 
@@ -119,8 +163,10 @@ def _handler(
                 body = json.loads(self.rfile.read(length) or b"{}")
                 if not isinstance(body, dict):
                     raise ValueError("not an object")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return 400, {"error": f"The request cannot be read: {error}."}
+            self._opening.is_over()
+            self.server.strangers.leave(self.connection)
             try:
                 return perform(method, self.path, body, self.connection)
             except Exception as error:

@@ -3,7 +3,8 @@
 Spark runs a Python source's planning in a process of its own, beside the driver. The gate is the driver's end of a
 conversation with these processes: one TCP connection each, over loopback only, opened with a secret token. Requests
 and answers are JSON objects, each after its length in four bytes. A connection carries one request at a time, so a
-`GateHandler` may take its time to answer: Spark waits in between, and so does the query.
+`GateHandler` may take its time to answer: Spark waits in between, and so does the query. Before the token has come,
+little is read, and not for long; see `strobe.hosts.shared.strangers`.
 
 A handler's `StrobeError` reaches the source as the same words and fails the query. When the gate closes or the
 driver dies, the connections close, every source that asks gets `GateClosed`, and its process ends.
@@ -19,11 +20,12 @@ import secrets
 import socket
 import struct
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
+from strobe.hosts.shared.strangers import Opening, Strangers, end_connection, is_shortage
 from strobe.hosts.spark.channel_log import DataFile
 from strobe.model.errors import Failed, PeerFault, StrobeError
 from strobe.model.ids import ChannelId, NodeId
@@ -32,9 +34,12 @@ __all__ = ["Gate", "GateAddress", "GateClient", "GateClosed", "GateHandler"]
 
 _LENGTH: Final = struct.Struct(">I")
 _MAX_FRAME: Final = 64 * 1024 * 1024
+_MAX_HELLO: Final = 1024
 _HELLO_SECONDS: Final = 10.0
 _HOST: Final = "127.0.0.1"
 _ACCEPT_PAUSE: Final = 0.1
+
+Read = Callable[[int], bytes | None]
 
 _logger = logging.getLogger(__name__)
 
@@ -82,6 +87,8 @@ class Gate:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._closed = False
+        self._strangers = Strangers(_logger)
+        self._ending = threading.Event()
         self._listener = socket.create_server((_HOST, 0), backlog=128)
         self.address = GateAddress(self._listener.getsockname()[1], secrets.token_hex(32))
         self._acceptor = threading.Thread(target=self._accept, name="gate", daemon=True)
@@ -93,6 +100,7 @@ class Gate:
             if self._closed:
                 return
             self._closed = True
+            self._ending.set()
             connections = list(self._open)
         # Closing a listener does not wake its accept(); shutting it down does.
         for sock in (self._listener, *connections):
@@ -114,25 +122,31 @@ class Gate:
             except OSError as error:
                 if self._closed:
                     return
-                # Too many open files, a connection that was gone already: sources of later queries must still get in.
-                _logger.warning("the gate could not accept a connection: %s; it is tried again", error)
-                time.sleep(_ACCEPT_PAUSE)
+                # A lack of descriptors, a connection that was gone already: sources of later queries must still get in.
+                if is_shortage(error):
+                    self._strangers.make_room(error)
+                else:
+                    _logger.warning("the gate could not accept a connection: %s; it is tried again", error)
+                self._ending.wait(_ACCEPT_PAUSE)
                 continue
+            self._strangers.enter(sock, partial(end_connection, sock))
             try:
                 threading.Thread(target=self._serve, args=(sock,), name="gate-source", daemon=True).start()
             except RuntimeError as error:
                 _logger.warning("the gate could not serve a connection: %s", error)
+                self._strangers.leave(sock)
                 sock.close()  # its query fails, and is started again
 
     def _serve(self, sock: socket.socket) -> None:
         with sock:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.settimeout(_HELLO_SECONDS)
-                hello = _receive(sock)
-                if not hmac.compare_digest(str(hello.get("token")).encode(), self.address.token.encode()):
+                opening = Opening(sock, seconds=_HELLO_SECONDS, most=_LENGTH.size + _MAX_HELLO)
+                hello = _decoded(_exactly(opening.read, _size(opening.read, _MAX_HELLO)))
+                if not hmac.compare_digest(ascii(hello.get("token")), ascii(self.address.token)):
                     return
-                sock.settimeout(None)
+                opening.is_over()
+                self._strangers.leave(sock)
                 with self._lock:
                     if self._closed:
                         return
@@ -145,6 +159,7 @@ class Gate:
             except Exception:
                 _logger.exception("a connection to the gate failed")
             finally:
+                self._strangers.leave(sock)
                 with self._lock:
                     self._open.discard(sock)
 
@@ -232,22 +247,30 @@ def _send(sock: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def _receive(sock: socket.socket) -> Mapping[str, Any]:
-    (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
-    if length > _MAX_FRAME:
+    return _decoded(_exactly(sock.recv, _size(sock.recv, _MAX_FRAME)))
+
+
+def _size(read: Read, most: int) -> int:
+    (length,) = _LENGTH.unpack(_exactly(read, _LENGTH.size))
+    if length > most:
         raise PeerFault(f"A gate message of {length} bytes is too long.")
+    return int(length)
+
+
+def _decoded(data: bytes) -> Mapping[str, Any]:
     try:
-        message = json.loads(_exactly(sock, length))
-    except ValueError as e:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as e:
         raise PeerFault(f"A gate message is not JSON: {e}.") from e
     if not isinstance(message, dict):
         raise PeerFault("A gate message is not an object.")
     return message
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def _exactly(read: Read, count: int) -> bytes:
     parts = bytearray()
     while len(parts) < count:
-        chunk = sock.recv(count - len(parts))
+        chunk = read(count - len(parts))
         if not chunk:
             raise GateClosed("The driver has closed its gate.")
         parts += chunk
