@@ -166,6 +166,7 @@ def test_an_executor_killed_during_a_checkpoint_costs_nothing_but_time(cluster: 
             run.kill()
             run.wait()
     assert "job ledger is finished" in said()
+    assert (tmp_path / "said").read_text().count("spark.authenticate is off on spark://") == 1
     counted = delta_rows(tmp_path / "out/postings", "select count(*), count(distinct id) from t")
     assert counted == [(2 * 1000, 1000)]
     balances = delta_rows(tmp_path / "out/balances", "select account, balance::BIGINT from t order by 1")
