@@ -82,7 +82,7 @@ def main() -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    files, rows = (4, 10_000) if args.quick else (20, 500_000)
+    files, rows = (4, 10_000) if args.quick else (20, 100_000)
     found: dict[str, list[dict[str, float]]] = {"guarded": [], "open": []}
     with tempfile.TemporaryDirectory(prefix="bench-ports-") as data:
         for n in range(files):

@@ -206,7 +206,7 @@ def test_open_ports_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> N
     assert "here:4711" in record.getMessage()
 
 
-@pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2, 3]"])
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2, 3]", "local[*,1]"])
 def test_every_local_master_asks_who_speaks(master: str) -> None:
     settings = ports.port_settings(master, Path("/tmp/x"))
     assert settings["spark.authenticate"] == "true"
@@ -217,6 +217,11 @@ def test_every_local_master_asks_who_speaks(master: str) -> None:
 @pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "yarn", "k8s://https://x", "local-cluster[2,1,1024]"])
 def test_a_cluster_is_as_the_cluster_says(master: str) -> None:
     assert not ports.port_settings(master, Path("/tmp/x"))
+
+
+@pytest.mark.parametrize("master", ["local[none]", "local[", "local[]", "local[2", "localhost"])
+def test_for_spark_to_refuse_a_master_it_must_not_miss_a_secret_first(master: str) -> None:
+    assert "spark.authenticate" not in ports.port_settings(master, Path("/tmp/x"))
 
 
 def test_a_directory_whose_name_is_too_long_for_sockets_gets_none() -> None:

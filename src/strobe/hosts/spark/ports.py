@@ -34,7 +34,8 @@ __all__ = ["guard_callbacks", "is_local", "port_settings", "warn_if_open"]
 
 _log = logging.getLogger("strobe.session")
 _LOOPBACK: Final = "127.0.0.1"
-_LOCAL: Final = re.compile(r"local(\[.*)?$")
+# For these Spark makes a secret itself. What it does not take for one of them it refuses, or wants a secret for.
+_LOCAL: Final = re.compile(r"local(\[([0-9]+|\*)(\s*,\s*[0-9]+)?\])?$")
 _ON_THIS_MACHINE: Final = re.compile(r"local(\[.*)?$|spark://(127\.[\d.]+|localhost)(:\d+)?$")
 _AUTHENTICATE: Final = "spark.authenticate"
 _LONGEST_SOCKET: Final = 100  # bytes of a path; the least that a system takes is 104
