@@ -231,8 +231,8 @@ def _not_started(master: str, error: Exception) -> StrobeError:
     return Failed(
         f"Spark did not start with the master {master!r}: {what}",
         untouched="Nothing was started.",
-        next="Check that the master runs and can be reached from here, that its workers can reach this machine, and that "
-        "spark.authenticate and its secret are the same here and there.",
+        next="Check that the master runs and can be reached from here, that its workers can reach this machine, and "
+        "that spark.authenticate and its secret are the same here and there.",
     )
 
 
