@@ -14,7 +14,7 @@ from strobe.model.errors import Damaged, HostFault, Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.codec import decode, encode, root_of
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared, Timing
 from tests.store.snapshot_samples import BALANCES, CHANNEL, POSTINGS, manifest
 
 REF = BlobRef("ab" * 32, 5)
@@ -91,7 +91,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         NodeRecord, files=st.dictionaries(paths, refs, max_size=4), batch=st.none() | positions, inputs=inputs,
         output=st.none() | positions, offsets=values, partitions=st.none() | st.integers(1, 999), state_rows=optional,
         bytes_new=counts, bytes_total=counts, alignment_ms=durations, sync_ms=durations, async_ms=durations,
-        extra=extras,
+        timing=st.none() | st.builds(Timing, durations, durations, durations, durations), extra=extras,
     )  # fmt: skip
     channel = st.builds(
         ChannelRecord, producer=node, location=st.none() | paths,
@@ -279,6 +279,11 @@ def changed(path: str, to: Any) -> bytes:
         ("nodes/balances/batch", -2, "nodes.balances.batch: -2 is below -1"),
         ("nodes/balances/batch", "5", "nodes.balances.batch: '5' is not a whole number"),
         ("nodes/balances/partitions", 0, "nodes.balances.partitions: 0 is below 1"),
+        ("nodes/balances/timing", {"start_delay_ms": 1}, "nodes.balances.timing.channels_ms: the field is missing"),
+        ("nodes/balances/timing", None, "nodes.balances.timing: None is not an object"),
+        ("nodes/balances/timing",
+         {"start_delay_ms": -1, "channels_ms": 0, "prepare_ms": 0, "acknowledge_ms": 0},
+         "nodes.balances.timing.start_delay_ms: -1 is below 0"),
         ("nodes/balances/sync_ms", -1, "nodes.balances.sync_ms: -1 is below 0"),
         ("nodes/balances/sync_ms", "1", "nodes.balances.sync_ms: '1' is not a number"),
         ("nodes/balances/inputs/postings", None, "nodes.balances.inputs.postings: None is not a whole number"),
@@ -351,6 +356,18 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(offsets: An
 def test_what_would_come_back_changed_is_refused_before_anything_is_written(data: Any) -> None:
     with pytest.raises(HostFault, match="would not be read back"):
         encode(manifest(1, {}, sinks={"s": (Prepared("h", data),)}))
+
+
+def test_a_manifest_of_an_older_strobe_has_no_timing_and_is_read() -> None:
+    assert "timing" not in body(encode(SAMPLE))["nodes"]["balances"]
+    record = decode(encode(SAMPLE)).nodes[BALANCES]
+    assert (record.timing, record.phases, record.duration_ms) == (None, {}, None)
+
+
+def test_the_phases_of_a_node_add_up_to_its_duration() -> None:
+    record = NodeRecord(alignment_ms=1, sync_ms=2, async_ms=4, timing=Timing(8, 16, 32, 64))
+    assert list(record.phases.values()) == [8, 1, 2, 16, 4, 32, 64]
+    assert record.duration_ms == 127
 
 
 def test_sizes_count_each_content_once() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from strobe.cli.live_view import checkpoint_table, doubts, human_bytes, human_ms, reasons, stage_table
+from strobe.cli.live_view import checkpoint_table, doubts, human_bytes, human_ms, phase_table, reasons, stage_table
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.control import call_job
 from strobe.hosts.spark.home import read_runtime
 from strobe.hosts.spark.listing import list_jobs, summarise
 from strobe.hosts.spark.metrics import progress_from_json, sink_from_json, stage_from_json
+from strobe.hosts.spark.progress import Progress
 from strobe.hosts.spark.sink_ledger import read_ledgers
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
@@ -81,7 +82,7 @@ def status_command(job: str, session: Session) -> None:
     stages = tuple(stage_from_json(s) for s in status["stages"])
     checkpoints = tuple(progress_from_json(p) for p in status["checkpoints"][-10:])
     session.console.print(stage_table(stages))
-    session.console.print(checkpoint_table(checkpoints))
+    _show_checkpoints(session, checkpoints)
     for why in (*reasons(stages, checkpoints), *doubts(tuple(sink_from_json(s) for s in status["sinks"]))):
         session.console.print(why, soft_wrap=True)
 
@@ -121,7 +122,7 @@ def checkpoints_command(job: str, session: Session) -> None:
     if recent:
         session.say(("recent", "bold"))
         shown = tuple(progress_from_json(p) for p in recent[-20:])
-        session.console.print(checkpoint_table(shown))
+        _show_checkpoints(session, shown)
         for why in reasons((), shown):
             session.console.print(why, soft_wrap=True)
 
@@ -226,6 +227,14 @@ def cancel_command(job: str, retention: str | None, session: Session) -> None:
         _show_doubt(session, job)
 
 
+def _show_checkpoints(session: Session, checkpoints: tuple[Progress, ...]) -> None:
+    session.console.print(checkpoint_table(checkpoints))
+    phases = phase_table(checkpoints)
+    if phases is not None:
+        session.say(("where the time went", "bold"))
+        session.console.print(phases)
+
+
 def _show_doubt(session: Session, job: str) -> None:
     """What the end has left that a complete snapshot names and no sink has committed yet."""
     doubt = [e for ledger in read_ledgers(session.home, job).values() for e in ledger.entries if e.decided_by]
@@ -281,6 +290,7 @@ def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[
         "bytes_new": manifest.bytes_new,
         "bytes_total": manifest.bytes_total,
         "rows_in_flight": manifest.rows_in_flight,
+        "phases": {uid: node.phases for uid, node in manifest.nodes.items()},
         "not_restorable": why,
     }
 

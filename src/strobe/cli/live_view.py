@@ -17,10 +17,14 @@ from strobe.hosts.spark.coordinator_host import Progress
 from strobe.hosts.spark.metrics import JobStatus, SinkStatus, StageStatus
 from strobe.protocol.coordination import Kind
 
-__all__ = ["LiveView", "PlainView", "checkpoint_table", "doubts", "human_bytes", "human_ms", "reasons", "stage_table"]
+__all__ = [
+    "LiveView", "PlainView", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase", "phase_table",
+    "reasons", "stage_table",
+]  # fmt: skip
 
 _REFRESH = 0.5
 _CHECKPOINTS = 5  # in the live view
+_RARE_PHASES = ("channels", "prepare", "acknowledge")  # are shown when they took a millisecond
 _PLAIN_EVERY = 20  # refreshes between two lines on the stages
 
 
@@ -38,6 +42,10 @@ def human_bytes(count: float) -> str:
 
 def human_ms(value: float) -> str:
     return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+
+def human_phase(value: float) -> str:
+    return f"{value:.1f} ms" if value < 100 else human_ms(value)
 
 
 def stage_table(stages: tuple[StageStatus, ...]) -> Table:
@@ -69,7 +77,7 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
 def checkpoint_table(checkpoints: tuple[Progress, ...]) -> Table:
     table = _table("id")
     table.add_column("checkpoint", no_wrap=True)
-    for name in ("took", "alignment", "sync", "async", "new", "total", "in flight"):
+    for name in ("took", "new", "total", "in flight"):
         table.add_column(name, justify="right", no_wrap=True)
     for p in checkpoints:
         colour = {"complete": "green", "failed": "red"}.get(p.status, "yellow")
@@ -78,10 +86,30 @@ def checkpoint_table(checkpoints: tuple[Progress, ...]) -> Table:
             str(p.snapshot) if p.kind is Kind.CHECKPOINT else f"{p.snapshot} ({p.kind.value})",
             Text(p.status, style=colour),
             human_ms(p.duration_ms) if p.duration_ms else "–",
-            *((human_ms(p.alignment_ms), f"{p.sync_ms:.1f} ms", human_ms(p.async_ms)) if done else ("–", "–", "–")),
             *((human_bytes(p.bytes_new), human_bytes(p.bytes_total), f"{p.rows_in_flight:,}") if done else ("–",) * 3),
         )
     return table
+
+
+def phase_table(checkpoints: tuple[Progress, ...]) -> Table | None:
+    """Where the time of complete checkpoints went, one line each: the phases of the slowest stage and the manifest,
+    which together are the time that it took. None if there is none to show."""
+    shown = [p for p in checkpoints if p.status == "complete" and p.slowest]
+    if not shown:
+        return None
+    table = _table("id")
+    names = [name for name in shown[0].phases if _is_shown(name, *(p.phases[name] for p in shown))]
+    for name in ("took", *names):
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    table.add_column("slowest stage", overflow="ellipsis", no_wrap=True)
+    for p in shown:
+        figures = [human_phase(p.phases[name]) for name in names]
+        table.add_row(str(p.snapshot), human_ms(p.duration_ms), *figures, p.slowest)
+    return table
+
+
+def _is_shown(phase: str, *took: float) -> bool:
+    return phase not in _RARE_PHASES or any(each >= 1 for each in took)
 
 
 def reasons(status_of: Iterable[StageStatus], checkpoints: Iterable[Progress]) -> list[Text]:
@@ -178,6 +206,7 @@ class LiveView(_View):
             Text(),
             checkpoint_table(shown),
             Text(),
+            *((phases, Text()) if (phases := phase_table(shown)) is not None else ()),
             *why,
         ]
         self._live.update(Group(*parts), refresh=True)
@@ -224,10 +253,12 @@ class PlainView(_View):
 def _line(p: Progress) -> str:
     if p.status == "failed":
         return f"{p.kind.value} {p.snapshot} failed after {human_ms(p.duration_ms)}: {p.reason}"
+    phases = ", ".join(
+        f"{name.replace('_', ' ')} {human_phase(took)}" for name, took in p.phases.items() if _is_shown(name, took)
+    )
     return (
-        f"{p.kind.value} {p.snapshot} complete in {human_ms(p.duration_ms)}: alignment {human_ms(p.alignment_ms)}, "
-        f"sync {p.sync_ms:.1f} ms, async {human_ms(p.async_ms)}, new {human_bytes(p.bytes_new)} of "
-        f"{human_bytes(p.bytes_total)}, {p.rows_in_flight:,} rows in flight"
+        f"{p.kind.value} {p.snapshot} complete in {human_ms(p.duration_ms)}: {phases}; slowest stage {p.slowest}; "
+        f"new {human_bytes(p.bytes_new)} of {human_bytes(p.bytes_total)}, {p.rows_in_flight:,} rows in flight"
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, Final
 
 import click
 from rich.table import Table
 
-from strobe.cli.live_view import human_bytes, human_ms
+from strobe.cli.live_view import human_bytes, human_ms, human_phase
 from strobe.cli.output import Command, Session, common_options
 from strobe.model.cut import Cut, Json
+from strobe.model.ids import NodeId
 from strobe.store.check import check_root
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
@@ -59,6 +61,14 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
         _show_live(session, found, manifest)
         return 0
     session.console.print(_stages(manifest, narrow=session.console.width < _ROOM_FOR_STAGES))
+    session.say(("where the time went", "bold"))
+    session.console.print(_phases(manifest))
+    if (slowest := _slowest(manifest)) is not None:
+        whole = _whole(manifest)
+        session.say(
+            f"the {manifest.kind.value} took {human_ms(whole['duration'])}: {human_ms(whole['stages'])} until the part "
+            f"of {slowest}, the slowest, was there, and {human_phase(whole['manifest'])} for the manifest"
+        )
     if manifest.channels:
         session.console.print(_channels(manifest))
     for name, prepared in manifest.sinks.items():
@@ -123,7 +133,7 @@ def _stages(manifest: Manifest, *, narrow: bool) -> Table:
     """On a narrow terminal headings take two lines, so that there is room for the names of stages."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage" if manifest.host == "spark" else "node", overflow="ellipsis")
-    for name in ("batch", "partitions", "state rows", "files", "size", "new", "alignment", "sync", "async"):
+    for name in ("batch", "partitions", "state rows", "files", "size", "new"):
         table.add_column(_TWO_LINES.get(name, name) if narrow else name, justify="right", no_wrap=True)
     for uid, node in manifest.nodes.items():
         table.add_row(
@@ -134,9 +144,6 @@ def _stages(manifest: Manifest, *, narrow: bool) -> Table:
             str(len(node.files)),
             human_bytes(node.bytes_total),
             human_bytes(node.bytes_new),
-            human_ms(node.alignment_ms),
-            f"{node.sync_ms:.1f} ms",
-            human_ms(node.async_ms),
         )
     return table
 
@@ -151,6 +158,42 @@ def _in_words(value: Json) -> str:
     if isinstance(value, list):
         return " ".join(f"({_in_words(v)})" if isinstance(v, list | dict) else _in_words(v) for v in value) or "none"
     return "nothing to go back to" if value is None else str(value)
+
+
+def _phases(manifest: Manifest) -> Table:
+    """For each stage the phases of its part, which add up to what it took. An older Strobe noted only three."""
+    measured = all(node.timing is not None for node in manifest.nodes.values())
+    rows = {
+        uid: node.phases if measured else {"alignment": node.alignment_ms, "sync": node.sync_ms, "async": node.async_ms}
+        for uid, node in manifest.nodes.items()
+    }
+    names = next(iter(rows.values()))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage")
+    for name in (*(("took",) if measured else ()), *names):
+        table.add_column(name.replace("_", " "), justify="right")
+    for uid, phases in rows.items():
+        took = (human_ms(sum(phases.values())),) if measured else ()
+        table.add_row(uid, *took, *(human_phase(phase) for phase in phases.values()))
+    return table
+
+
+def _slowest(manifest: Manifest) -> NodeId | None:
+    """The stage whose part came last; None if that was not measured."""
+    took = {uid: node.duration_ms for uid, node in manifest.nodes.items()}
+    return None if None in took.values() else max(took, key=lambda uid: took[uid] or 0.0)
+
+
+def _whole(manifest: Manifest) -> dict[str, float]:
+    """How long the snapshot took until its manifest was put together: until the last part was there, and from then."""
+    slowest = _slowest(manifest)
+    if slowest is None:
+        return {}
+    began, ended = (datetime.fromisoformat(time) for time in (manifest.started, manifest.completed))
+    stages = manifest.nodes[slowest].duration_ms or 0.0
+    # The clock on the wall may have been set meanwhile; the stages' own is one that never is.
+    duration = max((ended - began).total_seconds() * 1000, stages)
+    return {"duration": duration, "stages": stages, "manifest": duration - stages}
 
 
 def _channels(manifest: Manifest) -> Table:
@@ -216,7 +259,12 @@ def _as_json(found: Located, manifest: Manifest) -> dict[str, object]:
         "started": manifest.started,
         "completed": manifest.completed,
         "root": root_of(manifest),
-        "stages": {uid: {**asdict(node), "files": len(node.files)} for uid, node in manifest.nodes.items()},
+        "stages": {
+            uid: {**asdict(node), "files": len(node.files), "phases": node.phases, "duration_ms": node.duration_ms}
+            for uid, node in manifest.nodes.items()
+        },
+        "slowest": _slowest(manifest),
+        **{f"{name}_ms": took for name, took in _whole(manifest).items()},
         "channels": {
             name: {
                 "producer": channel.producer,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 from strobe.model.cut import Json, canonical
@@ -25,7 +26,17 @@ from strobe.model.errors import Damaged, HostFault, Misuse, StrobeError
 from strobe.model.graph import Graph, graph_from_json, graph_to_json
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.model.strict_json import NotJson, check_value, parse
-from strobe.store.manifest import FORMAT, BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared
+from strobe.store.manifest import (
+    FORMAT,
+    BlobRef,
+    ChannelRecord,
+    InFlight,
+    Kind,
+    Manifest,
+    NodeRecord,
+    Prepared,
+    Timing,
+)
 from strobe.store.merkle import merkle_root
 
 __all__ = ["decode", "encode", "root_of"]
@@ -120,6 +131,7 @@ def _node_json(uid: NodeId, node: NodeRecord) -> dict[str, Json]:
         "alignment_ms": node.alignment_ms,
         "sync_ms": node.sync_ms,
         "async_ms": node.async_ms,
+        **({} if node.timing is None else {"timing": asdict(node.timing)}),
     }
 
 
@@ -150,7 +162,7 @@ _MANIFEST: Final = frozenset(
 _NODE: Final = frozenset(
     {
         "files", "batch", "inputs", "output", "offsets", "partitions", "state_rows", "bytes_new", "bytes_total",
-        "alignment_ms", "sync_ms", "async_ms",
+        "alignment_ms", "sync_ms", "async_ms", "timing",
     }
 )  # fmt: skip
 _CHANNEL: Final = frozenset({"producer", "location", "barrier", "in_flight", "content"})
@@ -342,7 +354,20 @@ def _node(path: str, value: Json) -> NodeRecord:
             alignment_ms=f.number("alignment_ms"),
             sync_ms=f.number("sync_ms"),
             async_ms=f.number("async_ms"),
+            timing=_timing(f.at("timing"), f.value["timing"]) if "timing" in f.value else None,
             extra=f.rest(_NODE),
+        )
+    )
+
+
+def _timing(path: str, value: Json) -> Timing:
+    f = _Fields(path, value).only("start_delay_ms", "channels_ms", "prepare_ms", "acknowledge_ms")
+    return f.make(
+        lambda: Timing(
+            f.number("start_delay_ms"),
+            f.number("channels_ms"),
+            f.number("prepare_ms"),
+            f.number("acknowledge_ms"),
         )
     )
 

@@ -27,7 +27,7 @@ from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timelin
 from strobe.model.paths import check_relative, check_text
 
 __all__ = [
-    "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Kind", "Manifest", "NodeRecord", "Prepared",
+    "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Kind", "Manifest", "NodeRecord", "Prepared", "Timing",
 ]  # fmt: skip
 
 FORMAT: Final = 1
@@ -75,12 +75,33 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """The phases of a node's part, in milliseconds, besides `alignment_ms`, `sync_ms` and `async_ms`. Together they are
+    the time from the trigger of the snapshot until the coordinator had the part: nothing is left out or counted twice.
+
+    `start_delay_ms` until the node could begin: the barrier was on its way, or the node's own batch was running.
+    `channels_ms` until the last barrier had come to a node that did not wait for it. `prepare_ms` until its sinks had
+    prepared. `acknowledge_ms` until the coordinator had read the part.
+    """
+
+    start_delay_ms: float = 0
+    channels_ms: float = 0
+    prepare_ms: float = 0
+    acknowledge_ms: float = 0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            _at_least(0, name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A node at its recording: the state as files, and how far it had read and written.
 
     `files` maps paths relative to where the state is laid out again to their bytes. `inputs` has the last position read
     of each channel, `output` the last one written before the barrier. `offsets` is what a source needs to go on from.
-    `bytes_new` counts only what no earlier snapshot had stored. `extra` keeps fields that a later Strobe added.
+    `bytes_new` counts only what no earlier snapshot had stored. `timing` is None where nobody has measured all phases.
+    `extra` keeps fields that a later Strobe added.
     """
 
     files: Mapping[str, BlobRef] = field(default_factory=dict)
@@ -95,6 +116,7 @@ class NodeRecord:
     alignment_ms: float = 0
     sync_ms: float = 0
     async_ms: float = 0
+    timing: Timing | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -106,6 +128,26 @@ class NodeRecord:
         _at_least(1, "partitions", self.partitions, _MOST_PARTITIONS)
         for name in ("state_rows", "bytes_new", "bytes_total", "alignment_ms", "sync_ms", "async_ms"):
             _at_least(0, name, getattr(self, name))
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """How long each phase took, in milliseconds and in their order; empty if not all are known."""
+        if self.timing is None:
+            return {}
+        return {
+            "start_delay": self.timing.start_delay_ms,
+            "alignment": self.alignment_ms,
+            "sync": self.sync_ms,
+            "channels": self.timing.channels_ms,
+            "async": self.async_ms,
+            "prepare": self.timing.prepare_ms,
+            "acknowledge": self.timing.acknowledge_ms,
+        }
+
+    @property
+    def duration_ms(self) -> float | None:
+        """From the trigger until the coordinator had this part."""
+        return sum(self.phases.values()) if self.timing is not None else None
 
 
 @dataclass(frozen=True, slots=True)

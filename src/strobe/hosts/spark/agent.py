@@ -362,6 +362,9 @@ class StageAgent:
                     raise
                 self._recordings.pop(effect.snapshot, None)
                 self._post(Decline(self.uid, self.incarnation, effect.snapshot, str(error)))
+        for recording in self._recordings.values():
+            if recording.synced_at is None:
+                recording.synced_at = time.monotonic()
 
     def _perform(self, effect: Effect, now: float) -> None:
         if isinstance(effect, Deliver | Hold | Release):
@@ -397,7 +400,8 @@ class StageAgent:
             recording.in_flight[producer] = InFlight(span.after, span.through, rows_in(self.inputs[producer], span))
         elif isinstance(effect, NodeRecorded):
             recording = self._recordings[effect.snapshot]
-            recording.sync_ms = (time.monotonic() - recording.recorded_at) * 1000
+            recording.closed_at = time.monotonic()
+            recording.synced_at = recording.synced_at or recording.closed_at
             life = self.incarnation
             self._uploads.submit(self, recording, lambda result: self._uploaded(recording, life, result))
         elif isinstance(effect, Overtake):
@@ -416,4 +420,4 @@ class StageAgent:
             self._post(Decline(self.uid, life, recording.snapshot, str(result)))
         else:
             faults.point("snapshot.part-durable", self.uid)
-            self._post(Acknowledge(self.uid, life, recording.snapshot, result))
+            self._post(Acknowledge(self.uid, life, recording.snapshot, recording.settled(result, time.monotonic())))

@@ -220,7 +220,6 @@ class _Gathering:
     """The votes of one stage's sinks for one snapshot, until all are there."""
 
     part: StagePart
-    began: float
     missing: int
     done: Callable[[StagePart | StrobeError], None]
     votes: dict[str, Vote] = field(default_factory=dict)
@@ -240,15 +239,12 @@ class _Gathering:
         if not isinstance(vote, Vote):
             self.done(vote)
             return
-        record = self.part.record
-        took = round((time.monotonic() - self.began) * 1000, 3)
         sinks = dict(self.part.sinks)
         for sink, each in self.votes.items():
             sinks[sink] = (*sinks.get(sink, ()), *each.prepared)
         self.done(
             replace(
                 self.part,
-                record=replace(record, async_ms=record.async_ms + took),
                 sinks=sinks,
                 votes=tuple(each.message for each in self.votes.values()),
             )
@@ -272,7 +268,7 @@ class PreparingUploads(Uploads):
             if isinstance(result, StrobeError):
                 done(result)
                 return
-            gathering = _Gathering(result, time.monotonic(), len(works), done)
+            gathering = _Gathering(result, len(works), done)
             for work in works:
                 work.prepare(recording.snapshot, recording.batch, lambda v, name=work.name: gathering.add(name, v))  # type: ignore[misc]
 

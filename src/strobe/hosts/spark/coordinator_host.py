@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TypeAlias
 
 from strobe.hosts.spark import faults
@@ -30,6 +29,7 @@ from strobe.hosts.spark.messages import (
     ToAgent,
     ToCoordinator,
 )
+from strobe.hosts.spark.progress import Progress, arrived, completed, utc_now, with_figures
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import (
@@ -66,29 +66,6 @@ HISTORY = 100
 _STOPPING = "the job is stopping"
 
 
-def utc_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One snapshot as seen from outside: under way, complete, or failed and why. Milliseconds and bytes."""
-
-    snapshot: SnapshotId
-    kind: Kind
-    status: str
-    started: str
-    duration_ms: float = 0.0
-    alignment_ms: float = 0.0
-    sync_ms: float = 0.0
-    async_ms: float = 0.0
-    bytes_new: int = 0
-    bytes_total: int = 0
-    rows_in_flight: int = 0
-    acknowledged: int = 0
-    reason: str = ""
-
-
 class SnapshotWriter:
     """What the host needs done with a snapshot's parts; the job implements it."""
 
@@ -116,6 +93,19 @@ class _Gathering:
     progress: Progress
     began: float
     parts: dict[NodeId, StagePart] = field(default_factory=dict)
+    last: NodeId | None = None  # whose part came last
+
+    def ms(self, at: float) -> float:
+        """Since the trigger."""
+        return (at - self.began) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Acknowledged:
+    """A word that says when it came: how long it then waits here is part of what a snapshot takes."""
+
+    message: Acknowledge
+    posted: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +128,7 @@ class _Settled:
     snapshot: SnapshotId
 
 
-_Item: TypeAlias = ToCoordinator | _Request | _Written | _Settled | AbortRequested | None
+_Item: TypeAlias = ToCoordinator | _Acknowledged | _Request | _Written | _Settled | AbortRequested | None
 
 
 class CoordinatorHost:
@@ -211,7 +201,7 @@ class CoordinatorHost:
             done.put(Reply("", None, _STOPPING))
 
     def post(self, message: ToCoordinator) -> None:
-        self._queue.put(message)
+        self._queue.put(_Acknowledged(message, time.monotonic()) if isinstance(message, Acknowledge) else message)
 
     def settled(self, snapshot: SnapshotId) -> None:
         self._queue.put(_Settled(snapshot))
@@ -277,13 +267,8 @@ class CoordinatorHost:
             self._step(NodeReady(item.stage, item.incarnation))
         elif isinstance(item, StageLost):
             self._step(NodeLost(item.stage, item.reason))
-        elif isinstance(item, Acknowledge):
-            gathering = self._gathering.get(item.snapshot)
-            if gathering is not None:
-                gathering.parts[item.stage] = item.part
-                self._report(replace(gathering.progress, acknowledged=len(gathering.parts)), gathering)
-                faults.point("snapshot.acknowledged", item.stage)
-            self._step(Acknowledged(item.snapshot, item.stage, item.incarnation))
+        elif isinstance(item, _Acknowledged):
+            self._acknowledge(item.message, item.posted)
         elif isinstance(item, Decline):
             self._step(DeclinedBy(item.snapshot, item.stage, item.incarnation, item.reason))
         elif isinstance(item, _Request):
@@ -301,6 +286,16 @@ class CoordinatorHost:
         elif isinstance(item, AbortRequested):
             self._step(item)
 
+    def _acknowledge(self, message: Acknowledge, posted: float) -> None:
+        gathering = self._gathering.get(message.snapshot)
+        if gathering is not None:
+            times = {"posted_ms": gathering.ms(posted), "taken_ms": gathering.ms(time.monotonic())}
+            gathering.parts[message.stage] = replace(message.part, record=arrived(message.part.record, **times))
+            gathering.last = message.stage
+            self._report(replace(gathering.progress, acknowledged=len(gathering.parts)), gathering)
+            faults.point("snapshot.acknowledged", message.stage)
+        self._step(Acknowledged(message.snapshot, message.stage, message.incarnation))
+
     def _step(self, input: CoordinatorInput) -> None:
         self._wake_at = None
         effects = self._machine.step(input)
@@ -315,7 +310,10 @@ class CoordinatorHost:
         elif isinstance(effect, WriteManifest):
             faults.point("snapshot.all-acknowledged")
             gathering = self._gathering[effect.snapshot]
-            gathering.progress = _with_figures(gathering)
+            assert gathering.last is not None
+            gathering.progress = with_figures(
+                gathering.progress, gathering.parts, gathering.last, gathering.ms(time.monotonic())
+            )
             try:
                 self._decisions.decide(effect.snapshot, gathering.parts.values())
             except StrobeError as error:
@@ -406,11 +404,12 @@ class CoordinatorHost:
 
     def _finish(self, snapshot: SnapshotId, status: str, reason: str) -> None:
         gathering = self._gathering.pop(snapshot)
-        duration = (time.monotonic() - gathering.began) * 1000
-        self._report(replace(gathering.progress, status=status, duration_ms=duration, reason=reason), gathering)
+        duration = gathering.ms(time.monotonic())
         if status == "complete":
+            self._report(completed(gathering.progress, duration), gathering)
             self.completed += 1
         else:
+            self._report(replace(gathering.progress, status=status, duration_ms=duration, reason=reason), gathering)
             self.failed += 1
             _log.warning("snapshot %d failed after %.0f ms: %s", snapshot, duration, reason)
 
@@ -421,20 +420,6 @@ class CoordinatorHost:
             while len(self._history) > HISTORY:
                 del self._history[next(iter(self._history))]
         self._on_progress(progress)
-
-
-def _with_figures(gathering: _Gathering) -> Progress:
-    records = [part.record for part in gathering.parts.values()]
-    return replace(
-        gathering.progress,
-        duration_ms=(time.monotonic() - gathering.began) * 1000,
-        alignment_ms=max((r.alignment_ms for r in records), default=0.0),
-        sync_ms=max((r.sync_ms for r in records), default=0.0),
-        async_ms=max((r.async_ms for r in records), default=0.0),
-        bytes_new=sum(r.bytes_new for r in records),
-        bytes_total=sum(r.bytes_total for r in records),
-        rows_in_flight=sum(f.rows or 0 for part in gathering.parts.values() for f in part.in_flight.values()),
-    )
 
 
 def _now() -> int:

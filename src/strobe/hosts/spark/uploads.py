@@ -61,7 +61,6 @@ class PartUploads:
             done(Failed("the job is stopping"))
 
     def _upload(self, stage: Recorded, recording: Recording) -> StagePart:
-        began = time.monotonic()
         files: dict[str, BlobRef] = {}
         bytes_new = bytes_total = 0
         offsets = partitions = None
@@ -85,9 +84,7 @@ class PartUploads:
             state_rows=self._state_rows(stage.uid),
             bytes_new=bytes_new,
             bytes_total=bytes_total,
-            alignment_ms=round((recording.recorded_at - recording.began) * 1000, 3),
-            sync_ms=round(recording.sync_ms, 3),
-            async_ms=round((time.monotonic() - began) * 1000, 3),
+            **recording.timed(time.monotonic()),
             extra=self._descriptions.get(stage.uid, {}),
         )
         sinks = {name: (Prepared("position", position),) for name, position in recording.sinks.items()}
