@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +19,7 @@ from strobe.protocol.coordination import Kind
 
 __all__ = [
     "LiveView", "PlainView", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase", "phase_table",
-    "reasons", "stage_table",
+    "reasons", "shown_phases", "stage_table",
 ]  # fmt: skip
 
 _REFRESH = 0.5
@@ -98,7 +98,7 @@ def phase_table(checkpoints: tuple[Progress, ...]) -> Table | None:
     if not shown:
         return None
     table = _table("id")
-    names = [name for name in shown[0].phases if _is_shown(name, *(p.phases[name] for p in shown))]
+    names = shown_phases(*(p.phases for p in shown))
     for name in ("took", *names):
         table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
     table.add_column("slowest stage", overflow="ellipsis", no_wrap=True)
@@ -108,8 +108,9 @@ def phase_table(checkpoints: tuple[Progress, ...]) -> Table | None:
     return table
 
 
-def _is_shown(phase: str, *took: float) -> bool:
-    return phase not in _RARE_PHASES or any(each >= 1 for each in took)
+def shown_phases(*phases: Mapping[str, float]) -> list[str]:
+    """Which phases have something to show, in any of these; those that most snapshots have always do."""
+    return [name for name in phases[0] if name not in _RARE_PHASES or any(each[name] >= 1 for each in phases)]
 
 
 def reasons(status_of: Iterable[StageStatus], checkpoints: Iterable[Progress]) -> list[Text]:
@@ -253,9 +254,7 @@ class PlainView(_View):
 def _line(p: Progress) -> str:
     if p.status == "failed":
         return f"{p.kind.value} {p.snapshot} failed after {human_ms(p.duration_ms)}: {p.reason}"
-    phases = ", ".join(
-        f"{name.replace('_', ' ')} {human_phase(took)}" for name, took in p.phases.items() if _is_shown(name, took)
-    )
+    phases = ", ".join(f"{name.replace('_', ' ')} {human_phase(p.phases[name])}" for name in shown_phases(p.phases))
     return (
         f"{p.kind.value} {p.snapshot} complete in {human_ms(p.duration_ms)}: {phases}; slowest stage {p.slowest}; "
         f"new {human_bytes(p.bytes_new)} of {human_bytes(p.bytes_total)}, {p.rows_in_flight:,} rows in flight"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from strobe.cli.live_view import human_bytes, human_ms, human_phase
+from strobe.cli.live_view import human_bytes, human_ms, human_phase, shown_phases
 from strobe.cli.output import Command, Session, common_options
 from strobe.model.cut import Cut, Json
 from strobe.model.ids import NodeId
@@ -167,14 +167,14 @@ def _phases(manifest: Manifest) -> Table:
         uid: node.phases if measured else {"alignment": node.alignment_ms, "sync": node.sync_ms, "async": node.async_ms}
         for uid, node in manifest.nodes.items()
     }
-    names = next(iter(rows.values()))
+    names = shown_phases(*rows.values())
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage")
     for name in (*(("took",) if measured else ()), *names):
         table.add_column(name.replace("_", " "), justify="right")
     for uid, phases in rows.items():
         took = (human_ms(sum(phases.values())),) if measured else ()
-        table.add_row(uid, *took, *(human_phase(phase) for phase in phases.values()))
+        table.add_row(uid, *took, *(human_phase(phases[name]) for name in names))
     return table
 
 
