@@ -115,7 +115,10 @@ def test_a_savepoint_in_a_bucket_brings_the_job_back_in_place_and_elsewhere(
     assert balances_of(tmp_path) == expected_balances(data)
 
     write_transfers(data, files=4, rows=50)
-    fork = start(ledger(data), tmp_path, spark, home="elsewhere", base="fork", snapshot=f"{s3_url}/after")
+    here = (str(tmp_path),)
+    fork = start(
+        ledger(data), tmp_path, spark, home="elsewhere", base="fork", snapshot=f"{s3_url}/after", sinks_from=here
+    )
     await_postings(fork, tmp_path / "fork", 200)
     fork.stop()
     assert balances_of(tmp_path / "fork") == expected_balances(data)

@@ -124,7 +124,8 @@ def test_operators_go_on_as_if_they_had_never_stopped(
         snapshot = str(shutil.move(snapshot, tmp_path / "elsewhere"))
         shutil.rmtree(tmp_path / "home")
         where = tmp_path / "new"
-    again = start(operators(data), where, spark, snapshot=snapshot, partitions=partitions)
+    theirs = (str(tmp_path),) if kind == "moved savepoint" else ()
+    again = start(operators(data), where, spark, snapshot=snapshot, partitions=partitions, sinks_from=theirs)
     finish(again)
     for name in QUERIES:
         assert sorted(table(spark, where / name)) == expected[name], name
