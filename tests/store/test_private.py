@@ -7,6 +7,8 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.fixture(autouse=True)
-def usual_umask() -> object:
+def usual_umask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -62,6 +64,14 @@ def test_checkpoints_in_another_directory_are_as_private_as_those_at_home(tmp_pa
     assert mode(tmp_path / "elsewhere" / JobLayout("ledger").root) == 0o700
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that other users can reach. Those of pytest they cannot."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
 COMMANDS = (
     "list", "status ledger", "logs ledger", "checkpoints ledger", "inspect ledger", "verify ledger/1",
     "dispose ledger/1", "cancel ledger",
@@ -84,15 +94,13 @@ for command in sys.argv[2:]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_is_told_whose_it_is(tmp_path: Path) -> None:
-    job = tmp_path / "h" / JobLayout("ledger").root
+def test_another_user_is_told_whose_it_is(open_path: Path) -> None:
+    job = open_path / "h" / JobLayout("ledger").root
     make_private(job)
     (job / "lock").touch()
     (job / "runtime.json").write_text('{"state": "running", "pid": 1, "port": 1}')
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", AS_ANOTHER, tmp_path / "h", *COMMANDS], capture_output=True, text=True, check=True
+        [sys.executable, "-c", AS_ANOTHER, open_path / "h", *COMMANDS], capture_output=True, text=True, check=True
     )
     *answers, _ = re.split(r"(?<=exit )\d+\n", done.stdout)
     assert len(answers) == len(COMMANDS)
