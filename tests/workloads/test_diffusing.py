@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from strobe.hosts.sim.checks import Check
 from strobe.hosts.sim.dice import Dice
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.runner import SimConfig, run
@@ -13,6 +14,8 @@ from strobe.hosts.sim.world import World
 from strobe.model.cut import Cut, Message
 from strobe.model.ids import ChannelId, SnapshotId
 from strobe.protocol.dijkstra_scholten import DijkstraScholten, TerminationEffect
+
+TERMINATION = Check("termination")
 
 
 def now(world: World) -> Cut:
@@ -41,7 +44,7 @@ def test_at_no_moment_of_any_run_is_the_end_announced_too_early() -> None:
                 world.act(site, load.next_action(site.id, site.state, dice))
             assert load.check(now(world)) is None, seed
         assert root.state["phase"] == "over", seed
-        assert load.terminated(now(world))
+        assert TERMINATION(load, now(world)).found
 
 
 def test_a_snapshot_that_shows_the_end_is_right_for_ever() -> None:
@@ -50,7 +53,7 @@ def test_a_snapshot_that_shows_the_end_is_right_for_ever() -> None:
         result = run(SimConfig("diffusing", seed=seed, snapshots=6, journal=False))
         load = Diffusing()
         for cut in result.cuts:
-            if load.terminated(cut):
+            if TERMINATION(load, cut).found:
                 shown += 1
                 worked = sum(state["worked"] for state in cut.states.values())
                 assert worked == sum(state["worked"] for state in result.states.values()), seed

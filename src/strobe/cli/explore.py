@@ -9,13 +9,16 @@ from contextlib import contextmanager
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from strobe.cli.findings import answer_shortest
 from strobe.cli.judge import plural
-from strobe.cli.options import file_options, known, protocol_options, write_files
+from strobe.cli.options import check_option, file_options, known, protocol_options, write_files
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options
+from strobe.hosts.sim.checks import Check
 from strobe.hosts.sim.explore import Counterexample, ExploreConfig, ExploreProgress, ExploreReport, explore
 from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import PROTOCOLS
+from strobe.hosts.sim.search import shortest
 from strobe.hosts.sim.shrink import shrink
 from strobe.hosts.sim.system import Run, replay
 from strobe.hosts.sim.workloads import WORKLOADS
@@ -32,6 +35,8 @@ __all__ = ["explore_command"]
     examples=(
         ("strobe sim explore bank", "every schedule of three branches with four transfers and a snapshot"),
         ("strobe sim explore two-process -p agreed-clock", "a wrong protocol, and the smallest run that shows it"),
+        ("strobe sim explore philosophers --check deadlock", "the shortest schedule that leads to a deadlock"),
+        ("strobe sim explore philosophers --check deadlock -k 1 -p agreed-clock", "snapshots that show one falsely"),
         ("strobe sim explore bank --nodes 2 --channels reorder -p lai-yang", "channels that reorder"),
     ),
 )
@@ -39,13 +44,14 @@ __all__ = ["explore_command"]
 @click.option("--script", metavar="NAME", help="Which of the workload's small scripts; the first by default.")
 @click.option("--nodes", "-n", type=Whole(), metavar="N", help="The first script with so many nodes.")
 @protocol_options
-@click.option("--snapshots", "-k", type=Whole(), default=1, show_default=True, metavar="K",
-              help="How many snapshots are taken, each at any time.")  # fmt: skip
+@click.option("--snapshots", "-k", type=Whole(), metavar="K",
+              help="How many snapshots are taken, each at any time.  [default: 1, with --check none]")  # fmt: skip
 @click.option("--initiator", "initiators", multiple=True, metavar="NODE",
               help="Where every snapshot starts; may be given again. Chosen for you otherwise.")  # fmt: skip
 @click.option("--mutant", metavar="NAME", help="A variant of the protocol that breaks one rule; see `strobe sim list`.")
 @click.option("--max-states", type=Whole(1), default=5_000_000, show_default=True, metavar="N",
               help="Give up after so many distinct states.")  # fmt: skip
+@check_option
 @file_options
 @common_options
 def explore_command(
@@ -55,10 +61,11 @@ def explore_command(
     protocol: str | None,
     channels: Order,
     force: bool,
-    snapshots: int,
+    snapshots: int | None,
     initiators: tuple[str, ...],
     mutant: str | None,
     max_states: int,
+    check: str | None,
     svg: str | None,
     journal: str | None,
     session: Session,
@@ -68,6 +75,9 @@ def explore_command(
     A schedule says in which order the nodes act, messages arrive and snapshots start. All of them are tried, each
     distinct state once. If something is wrong in one, it is shrunk to the smallest run that still fails, and --journal
     and --svg write that run. The exit code is 0 if every schedule is well and 1 otherwise.
+
+    With --check the question is another one. Without snapshots: which is the shortest schedule after which it holds?
+    With snapshots (-k): does one show it although it does not hold? Found, the exit code is 1.
     """
     name = known(workload, WORKLOADS, "workload")
     if mutant is not None:
@@ -78,14 +88,19 @@ def explore_command(
         script=_script(name, script, nodes),
         protocol=known(protocol or "chandy-lamport", PROTOCOLS, "protocol"),
         channels=channels,
-        snapshots=snapshots,
+        snapshots=(1 if check is None else 0) if snapshots is None else snapshots,
         initiators=tuple(NodeId(node) for node in initiators),
         mutant=mutant,
         force=force,
         max_states=max_states,
+        check=None if check is None else Check.named(check),
     )
     check_writable(svg, "--svg")
     check_writable(journal, "--journal")
+    if config.check is not None and not config.snapshots:
+        with _progress() as on_progress:
+            way = shortest(config.system(), config.check, on_progress, max_states=max_states)
+        return answer_shortest(session, config, way, svg, journal)
     with _progress() as on_progress:
         report = explore(config, on_progress)
     smallest = _smallest(report)
@@ -172,7 +187,9 @@ def _print(session: Session, config: ExploreConfig, report: ExploreReport, small
             ("not everything was explored", "bold red"),
             f": it stopped at {report.states:,} states; --max-states raises the limit.",
         )
-    if report.ok:
+    if report.ok and config.check is not None:
+        session.say(("no phantom", "green"), f": every snapshot that shows {config.check.name} shows what is there")
+    elif report.ok:
         session.say(("no violation", "green"), ": every snapshot in every schedule is a consistent cut")
     elif report.counterexamples:
         session.say(("violations", "bold red"), f": {plural(report.failing, 'schedule')} of {report.schedules:,}")

@@ -14,7 +14,7 @@ from strobe.model.suggest import did_you_mean
 from strobe.verify.diagram import render
 from strobe.verify.journal import Journal, JournalWriter
 
-__all__ = ["file_options", "known", "parse_params", "protocol_options", "write_files"]
+__all__ = ["check_option", "file_options", "known", "parse_params", "protocol_options", "write_files"]
 
 
 def known(name: str, names: Iterable[str], what: str) -> str:
@@ -51,6 +51,13 @@ def protocol_options(function: Any) -> Any:
     )):  # fmt: skip
         function = option(function)
     return function
+
+
+def check_option(function: Any) -> Any:
+    return click.option(
+        "--check", "check", metavar="C",
+        help="A stable predicate: deadlock, termination, garbage, or FILE.py:FUNCTION, which is given a cut.",
+    )(function)  # fmt: skip
 
 
 def file_options(function: Any) -> Any:

@@ -8,15 +8,18 @@ from dataclasses import replace
 import click
 
 from strobe.cli.explore import explore_command
+from strobe.cli.findings import print_finding
 from strobe.cli.judge import Judgement, judge, print_judgement
-from strobe.cli.options import file_options, known, parse_params, protocol_options, write_files
+from strobe.cli.options import check_option, file_options, known, parse_params, protocol_options, write_files
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options
+from strobe.hosts.sim.checks import Check, show
 from strobe.hosts.sim.faults import Faults
 from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.runner import SimConfig, SimResult, run, workload_of
 from strobe.hosts.sim.workloads import WORKLOADS
+from strobe.hosts.sim.workloads import workload as workload_named
 from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.ids import NodeId
 from strobe.verify.journal import Journal, read_journal
@@ -52,6 +55,7 @@ FAULTS_HELP = (
         ("strobe sim run bank -n 12 --snapshots 3 --seed 7 --svg run.svg", "a larger one, as a picture"),
         ("strobe sim run bank --protocol agreed-clock", "a wrong way to take snapshots, caught"),
         ("strobe sim run bank --faults crashes=2,partitions=1", "crashes and partitions change nothing"),
+        ("strobe sim run philosophers -k 4 --check deadlock", "does a snapshot show a deadlock?"),
         ("strobe sim run bank --channels reorder --protocol lai-yang", "channels that reorder"),
     ),
 )
@@ -69,6 +73,7 @@ FAULTS_HELP = (
 @click.option("--delays", default="uniform", show_default=True, metavar="D",
               help="How long messages take: fixed:10, uniform:1:20, long-tailed:2:400, bursty:1:10:50.")  # fmt: skip
 @click.option("--faults", default="", metavar="LIST", help=FAULTS_HELP)
+@check_option
 @file_options
 @common_options
 def run_command(
@@ -83,6 +88,7 @@ def run_command(
     initiators: tuple[str, ...],
     delays: str,
     faults: str,
+    check: str | None,
     svg: str | None,
     journal: str | None,
     session: Session,
@@ -90,8 +96,10 @@ def run_command(
     """Run WORKLOAD once and verify its snapshots.
 
     Every snapshot is checked to be a consistent cut, proved reachable by replaying the run's own steps in another
-    order, and tested against the workload's invariant. The exit code is 0 if all is well and 1 if anything is not.
+    order, and tested against the workload's invariant. With --check it is also asked whether it shows a deadlock, say,
+    and whether what it shows is true. The exit code is 0 if all is well and 1 if anything is not, or is found.
     """
+    asked = None if check is None else Check.named(check)
     config = SimConfig(
         workload=known(workload, WORKLOADS, "workload"),
         params=parse_params(params),
@@ -107,18 +115,21 @@ def run_command(
     )
     check_writable(svg, "--svg")
     check_writable(journal, "--journal")
+    if asked is not None:
+        asked.fits(workload_named(config.workload, config.nodes, config.params))
     result = run(config)
     assert result.journal is not None
     load = workload_of(result.journal.header)
     judgement = judge(result.journal, load, load.check)
     files = write_files(judgement.journal, svg, journal)
     troubles = list(_troubles(result))
-    ok = judgement.ok and not troubles
+    shown = () if asked is None else show(asked, load, result)
+    ok = judgement.ok and not troubles and not any(one.finding.found for one in shown)
     if session.json:
         aborted = {str(snapshot): why for snapshot, why in result.aborted.items()}
         session.answer(
             {**judgement.to_json(), "ok": ok, "crashes": result.crashes, "aborted": aborted, "end": result.end,
-             "troubles": troubles, **files}
+             "troubles": troubles, **({} if asked is None else {"checks": [one.to_json() for one in shown]}), **files}
         )  # fmt: skip
     else:
         print_judgement(session, judgement)
@@ -126,6 +137,10 @@ def run_command(
             session.say((f"snapshot {snapshot}", "bold"), f": aborted, {why}")
         for trouble in troubles:
             session.say(("  ! ", "bold red"), trouble)
+        for one in shown:
+            print_finding(session, f"snapshot {one.snapshot}", one.finding)
+            if one.phantom:
+                session.say(("  ! ", "bold red"), "a phantom: the run came to its end without it")
         _print_files(session, files)
     return 0 if ok else 1
 

@@ -19,11 +19,12 @@ list of numbers is hashed with BLAKE2b. With its count of schedules a state take
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import count
 from struct import pack
 
+from strobe.hosts.sim.checks import Check
 from strobe.hosts.sim.judge import Failure
 from strobe.hosts.sim.mutants import mutant
 from strobe.hosts.sim.network import Order
@@ -49,6 +50,7 @@ class ExploreConfig:
     aborts: tuple[int, ...] = ()  # snapshots that may be given up at any time
     mutant: str | None = None
     force: bool = False  # let channels reorder under a protocol that needs order
+    check: Check | None = None  # snapshots are judged by whether they show this truly
     max_states: int = 5_000_000
     keep: int = 5  # counterexamples
 
@@ -62,7 +64,7 @@ class ExploreConfig:
                     next=f"Choose the protocol {chosen.protocols[0]}.",
                 )
             machine = chosen.machine
-        return scripted(
+        system = scripted(
             self.workload,
             self.script,
             protocol_name=self.protocol,
@@ -73,6 +75,9 @@ class ExploreConfig:
             machine=machine,
             force=self.force,
         )
+        if self.check is not None:
+            self.check.fits(system.workload)
+        return replace(system, check=self.check)
 
 
 @dataclass(frozen=True, slots=True)

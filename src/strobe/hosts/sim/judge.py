@@ -1,8 +1,9 @@
 """What can go wrong in a run, and how the host sees it without a journal.
 
-Five kinds of failure: a complete snapshot is no consistent cut (law 1), or breaks the workload's invariant; a machine
+Six kinds of failure: a complete snapshot is no consistent cut (law 1), or breaks the workload's invariant; a machine
 refuses an input, which is some other machine's fault; a channel carries another number of markers than one; the run
-comes to rest although a snapshot, or the system itself, has not finished (law 2).
+comes to rest although a snapshot, or the system itself, has not finished (law 2). The sixth is asked for by name: a
+snapshot shows a stable predicate that does not hold.
 
 Every verdict is a function of the world's state, or of a state and one choice, never of the path that led there. The
 explorer depends on this: it visits each state once.
@@ -10,11 +11,12 @@ explorer depends on this: it visits each state once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
+from strobe.hosts.sim.checks import Check, cut_of
 from strobe.hosts.sim.protocols import ProtocolSpec
 from strobe.hosts.sim.workloads.base import Workload
 from strobe.hosts.sim.world import Finished, World
@@ -23,7 +25,7 @@ from strobe.model.errors import ProtocolError
 from strobe.model.ids import SnapshotId
 from strobe.protocol.chandy_lamport import ChandyLamport
 
-__all__ = ["Failure", "Judge", "Kind"]
+__all__ = ["Failure", "Judge", "Kind", "PhantomJudge"]
 
 
 class Kind(StrEnum):
@@ -33,6 +35,7 @@ class Kind(StrEnum):
     MARKERS = "markers"
     LIVENESS = "liveness"
     VERIFIER = "verifier"  # what only the verifier says, from the journal
+    PHANTOM = "phantom"  # a stable predicate that a snapshot shows, and that does not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +150,33 @@ class Judge:
         broken = None if self._workload is None else self._workload.check(end)
         if broken is not None:
             yield Failure(Kind.INVARIANT, f"at the end: {broken}")
+
+
+class PhantomJudge(Judge):
+    """Asks one thing only: whether what a snapshot shows is there. A stable predicate that holds in a consistent cut
+    holds when the snapshot is complete, and ever after."""
+
+    def __init__(self, workload: Workload, spec: ProtocolSpec, check: Check) -> None:
+        super().__init__(workload, spec)
+        self._load = workload
+        self._asked = check
+
+    def after(self, world: World, finished: int) -> tuple[Failure, ...]:
+        return tuple(self._phantoms(world, islice(world.finished.values(), finished, None)))
+
+    def at_end(self, world: World) -> tuple[Failure, ...]:
+        return ()
+
+    def standing(self, world: World) -> Iterator[Failure]:
+        yield from self._phantoms(world, world.finished.values())
+
+    def _phantoms(self, world: World, complete: Iterable[Finished]) -> Iterator[Failure]:
+        for one in complete:
+            if len(one.cut.states) < len(self._load.graph.nodes):
+                continue  # a predicate speaks of a whole system
+            shown = self._asked(self._load, one.cut)
+            self._cuts.setdefault(one.key(), ())
+            if shown.found and not self._asked(self._load, cut_of(world)).found:
+                snapshot = one.cut.snapshot
+                why = "; ".join((shown.sentence, *shown.details))
+                yield Failure(Kind.PHANTOM, f"snapshot {snapshot} shows what is not there: {why}.", snapshot)

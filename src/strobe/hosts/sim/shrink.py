@@ -109,7 +109,7 @@ class _Shrinker:
     # ── systems ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _smaller_graphs(self, system: System) -> Iterator[System]:
-        if self.kind is Kind.INVARIANT:
+        if self.kind in (Kind.INVARIANT, Kind.PHANTOM):
             return  # it speaks of the whole system
         graph = system.graph
         for gone in reversed(graph.nodes if len(graph.nodes) > 1 else ()):

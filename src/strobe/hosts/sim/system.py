@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from strobe.hosts.sim.checks import Check
 from strobe.hosts.sim.dice import Dice
-from strobe.hosts.sim.judge import Failure, Judge
+from strobe.hosts.sim.judge import Failure, Judge, PhantomJudge
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import ProtocolSpec, protocol
 from strobe.hosts.sim.sites import Choice, Site
@@ -50,6 +51,7 @@ class System:
     aborts: frozenset[SnapshotId] = field(default_factory=frozenset)
     missed: frozenset[SnapshotId] = field(default_factory=frozenset)
     machine: Callable[..., Any] | None = None  # a mutant in place of the protocol's own class
+    check: Check | None = None  # snapshots are judged by whether they show it truly, and by nothing else
     partial: bool = False  # parts of the workload's graph are left out, so its invariant says nothing
 
     def world(self, events: list[Event] | None = None, *, forks: bool = True) -> World:
@@ -71,6 +73,8 @@ class System:
         return Header("sim", self.workload.name, params, self.spec.name, self.order, seed, self.graph, initial)
 
     def judge(self) -> Judge:
+        if self.check is not None and not self.partial:
+            return PhantomJudge(self.workload, self.spec, self.check)
         return Judge(None if self.partial else self.workload, self.spec, self.aborts, self.missed)
 
     def enabled(self, world: World) -> list[Choice]:

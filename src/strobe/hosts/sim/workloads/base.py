@@ -11,7 +11,7 @@ restored states say, and so sources replay.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from strobe.model.cut import Cut, Json
 from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, NodeId
+from strobe.predicates.deadlock import Wait
 
 __all__ = ["Script", "Workload"]
 
@@ -114,6 +115,44 @@ class Workload(ABC):
     def check_end(self, states: Mapping[NodeId, Json]) -> str | None:
         """The same for the states of a run that has come to rest."""
 
-    def finding(self, cut: Cut) -> str | None:
-        """Something worth telling that the snapshot shows: a deadlock, a termination."""
+    # ── what stable predicates ask (`strobe.predicates.stable`) ─────────────────────────────────────────────────────
+
+    def waits_for(self, node: NodeId, state: Json) -> Wait | None:
+        """Whom the node waits for; None if it can act, or will when its time comes."""
         return None
+
+    def holds(self, node: NodeId, state: Json) -> tuple[str, ...]:
+        """What the node has that others may wait for, in words."""
+        return ()
+
+    def gives(self, node: NodeId, state: Json, to: NodeId) -> bool:
+        """Whether the node, though it waits itself, gives `to` what that one waits for as soon as it is asked."""
+        return False
+
+    def is_grant(self, channel: ChannelId, payload: Json) -> bool:
+        """Whether the message gives its receiver what that one waits for."""
+        return True
+
+    def is_active(self, node: NodeId, state: Json) -> bool:
+        """Whether the node will do something without being sent a message."""
+        return self.next_action(node, state, Dice(0)) is not None
+
+    def is_work(self, channel: ChannelId, payload: Json) -> bool:
+        """Whether the message can make its receiver do something."""
+        return True
+
+    def objects(self, node: NodeId, state: Json) -> Mapping[Hashable, Iterable[Hashable]]:
+        """The objects that the node keeps, each with those that it refers to."""
+        return {}
+
+    def refs(self, node: NodeId, state: Json) -> Iterable[Hashable]:
+        """The objects that the node itself refers to."""
+        return ()
+
+    def objects_in(self, channel: ChannelId, payload: Json) -> Mapping[Hashable, Iterable[Hashable]]:
+        """The objects that travel in the message, each with those that it refers to."""
+        return {}
+
+    def refs_in(self, channel: ChannelId, payload: Json) -> Iterable[Hashable]:
+        """The objects that whoever receives the message will refer to."""
+        return ()

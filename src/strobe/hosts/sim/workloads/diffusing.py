@@ -158,16 +158,10 @@ class Diffusing(Workload):
             return f"Everything has come to rest, but {self.root} has not noticed."
         return self.check(Cut(SnapshotId(0), states, {}))
 
-    def terminated(self, cut: Cut) -> bool:
-        """Nobody has anything to do, and no task is in flight: whether the root knows it or not."""
-        return (
-            cut.states[self.root]["phase"] != "new"
-            and not any(state["tasks"] for state in cut.states.values())
-            and all(m.payload == SIGNAL for messages in cut.channels.values() for m in messages)
-        )
+    # ── whether it is over: whether the root knows it or not ────────────────────────────────────────────────────────
 
-    def finding(self, cut: Cut) -> str | None:
-        if not self.terminated(cut):
-            return None
-        known = cut.states[self.root]["phase"] == "over"
-        return f"The computation has terminated{'' if known else f', and {self.root} does not know it yet'}."
+    def is_active(self, node: NodeId, state: Json) -> bool:
+        return bool(state["tasks"]) or state.get("phase") == "new"
+
+    def is_work(self, channel: ChannelId, payload: Json) -> bool:
+        return bool(payload != SIGNAL)

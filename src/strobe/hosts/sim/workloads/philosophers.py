@@ -8,8 +8,8 @@ the last philosopher asks for the right fork first, and there is none.
 Invariant: each fork is in exactly one place (with its keeper, with the left neighbour, or in flight between the two),
 whoever eats has two, and whoever waits for the right fork has asked for it once.
 
-`deadlock(cut)` finds a cycle in the wait-for graph. Deadlock is stable: a consistent snapshot that shows one proves
-that the system is stuck now; an inconsistent one can show a phantom.
+Deadlock is stable: a consistent snapshot that shows one proves that the system is stuck now; an inconsistent one can
+show a phantom. `waits_for` and its neighbours say what the shared detector asks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from strobe.hosts.sim.workloads.base import Script, Workload
 from strobe.model.app import Reaction
 from strobe.model.cut import Cut, Json
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.predicates.deadlock import Wait, all_of, deadlock
 
 __all__ = ["Philosophers"]
 
@@ -141,39 +142,28 @@ class Philosophers(Workload):
         return state["mood"] == "hungry" and not state["right"] and (state["fork"] == "me" or self._right_first(node))
 
     def check_end(self, states: Mapping[NodeId, Json]) -> str | None:
-        cut = Cut(SnapshotId(0), states, {})
-        found = self.check(cut)
-        if found is not None or self.deadlock(cut) is not None:
+        found = self.check(Cut(SnapshotId(0), states, {}))
+        if found is not None or deadlock({node: self.waits_for(node, states[node]) for node in states}) is not None:
             return found
         unfed = [node for node, state in states.items() if state["meals"]]
         return f"{', '.join(unfed)} have not finished, though nobody is stuck." if unfed else None
 
-    def deadlock(self, cut: Cut) -> tuple[NodeId, ...] | None:
-        """Philosophers that wait for each other in a circle, or None."""
-        waits = {node: self._waits_for(node, cut) for node in cut.states}
-        for start in cut.states:
-            seen: list[NodeId] = []
-            at: NodeId | None = start
-            while at is not None and at not in seen:
-                seen.append(at)
-                at = waits[at]
-            if at is not None and at == start:
-                return tuple(seen)
-        return None
+    # ── who waits for whom ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def finding(self, cut: Cut) -> str | None:
-        cycle = self.deadlock(cut)
-        if cycle is None:
-            return None
-        return f"Deadlock: {' waits for '.join((*cycle, cycle[0]))}."
-
-    def _waits_for(self, node: NodeId, cut: Cut) -> NodeId | None:
-        """Who has what this philosopher waits for; None when nothing is missing or it is already on its way."""
-        state = cut.states[node]
+    def waits_for(self, node: NodeId, state: Json) -> Wait | None:
         if state["mood"] != "hungry":
             return None
-        left, right = self._left[node].target, self._right[node].target
-        if state["fork"] != "me" and (state["right"] or not self._right_first(node)):
-            returning = any(m.payload == "return" for m in cut.channels.get(self._right[left].id, ()))
-            return left if state["fork"] == "left" and not returning else None
-        return right if cut.states[right]["fork"] == "me" else None
+        if self._has_asked(node, state):
+            return all_of(self._right[node].target, what="its fork")
+        return all_of(self._left[node].target, what="my fork back")
+
+    def holds(self, node: NodeId, state: Json) -> tuple[str, ...]:
+        own = ("its own fork",) if state["fork"] == "me" else ()
+        return (*own, f"the fork of {self._right[node].target}") if state["right"] else own
+
+    def gives(self, node: NodeId, state: Json, to: NodeId) -> bool:
+        """A fork that nobody uses goes to whoever asks for it, though its keeper may wait for the other one."""
+        return bool(state["fork"] == "nobody" and self._left[node].target == to)
+
+    def is_grant(self, channel: ChannelId, payload: Json) -> bool:
+        return bool(payload != "request")
