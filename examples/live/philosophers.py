@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from strobe.hosts.live import Process, message
+from strobe.hosts.live import Process, Wait, all_of, message
 
 
 @message
@@ -83,3 +83,18 @@ class Philosopher(Process):
             self.send(neighbour, Fork())
             if self.mood == "hungry":
                 self.ask_for_fork(neighbour)
+
+    # ── asked of snapshots: `strobe live check philosophers deadlock` never finds one ───────────────────────────────
+
+    def waits_for(self) -> Wait | None:
+        missing = [neighbour for neighbour in self.peers if neighbour not in self.forks]
+        return all_of(*missing, what="the fork that we share") if self.mood == "hungry" else None
+
+    def would_give(self, to: str) -> bool:
+        return self.forks.get(to) == "dirty"
+
+    def is_grant(self, sender: str, message: Fork | Request) -> bool:
+        return isinstance(message, Fork)
+
+    def holds(self) -> list[str]:
+        return [f"the fork that it shares with {neighbour}" for neighbour in self.forks]

@@ -131,7 +131,7 @@ def test_a_detector_that_forgets_grants_in_flight_is_caught() -> None:
 
 
 def test_a_detector_that_forgets_what_a_waiting_process_would_give_is_caught() -> None:
-    assert false_alarms(_mutant(gives=lambda node, to: False)) > 0
+    assert false_alarms(_mutant(would_give=lambda node, to: False)) > 0
 
 
 def test_a_detector_that_takes_an_edge_from_the_future_is_caught() -> None:

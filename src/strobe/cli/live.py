@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from strobe.cli.live_check import check_command
 from strobe.cli.live_up import node_command, up_command
 from strobe.cli.options import write_files
 from strobe.cli.output import Command, Session, check_writable, common_options
-from strobe.cli.system_view import counted, head_of, human_size, node_table, snapshot_table
+from strobe.cli.system_view import check_lines, counted, head_of, human_size, node_table, snapshot_table
 from strobe.hosts.live.commands import ask, read_runtime, the_system
 from strobe.hosts.live.journals import whole_journal
 from strobe.hosts.live.report import report_from_json
@@ -33,6 +34,7 @@ def live() -> None:
 
 live.add_command(up_command)
 live.add_command(node_command)
+live.add_command(check_command)
 
 _of = click.option("--of", "name", metavar="NAME", help="Which system, if several run.")
 
@@ -72,6 +74,8 @@ def status_command(name: str | None, session: Session) -> None:
             session.say((f"{node.node}: {node.trouble}", "red"))
     if report.reason:
         session.say((f"not taken: {report.reason}", "red"))
+    for line in check_lines(report.checks):
+        session.say(line)
 
 
 @live.command(

@@ -10,12 +10,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from strobe.hosts.live.checking import CheckReport
 from strobe.hosts.live.report import NodeReport, Report, SnapshotReport
 from strobe.hosts.live.serving import Ending
 from strobe.model.ids import NodeId
 
 __all__ = [
-    "PlainView", "QuietView", "TableView", "counted", "farewell", "head_of", "human_size", "node_table",
+    "PlainView", "QuietView", "TableView", "check_lines", "counted", "farewell", "head_of", "human_size", "node_table",
     "snapshot_table",
 ]  # fmt: skip
 
@@ -79,6 +80,19 @@ def snapshot_table(snapshots: tuple[SnapshotReport, ...]) -> Table:
             f"{taken.messages_in_flight:,}",
         )
     return table
+
+
+def check_lines(checks: tuple[CheckReport, ...]) -> list[tuple[str, str]]:
+    """Each with its colour: what is found in full, the rest in a line."""
+    lines = []
+    for check in checks:
+        colour = {True: "red", False: "green", None: "yellow"}[check.found]
+        name = check.check.rpartition("/")[2]
+        at = f", snapshot {check.snapshot}" if check.snapshot else ""
+        since = f" (since snapshot {check.since})" if check.since not in (None, check.snapshot) else ""
+        lines.append((f"check {name}{at}: {check.sentence}{since}", colour))
+        lines += [(f"  {line}", colour) for line in check.details]
+    return lines
 
 
 def counted(number: int, what: str) -> str:
@@ -209,6 +223,8 @@ class TableView(QuietView):
             why = Text(f"not taken: {report.reason}", style="red")
             why.truncate(2 * self._console.width, overflow="ellipsis")
             parts += [Text(), why]
+        if report.checks:
+            parts += [Text(), *(Text(line, style=colour) for line, colour in check_lines(report.checks))]
         hint = "Ctrl-C ends it.  Elsewhere: strobe live status | snapshot | kill NODE | down"
         parts += [Text(), Text(hint, style="dim")]
         self._live.update(Group(*parts), refresh=True)

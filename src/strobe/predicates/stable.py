@@ -8,7 +8,7 @@ for. Three rules make the difference between a detector and an alarm that nobody
 
 - *A grant in flight has been given.* Who waits for its sender waits no longer.
 - *A process that waits may still give.* Most give nothing before they have got what they wait for. One that would hand
-  over at once what it does not use (`gives`) helps whoever waits for it, though the request is still in flight.
+  over at once what it does not use (`would_give`) helps whoever waits for it, though the request is still in flight.
 - *A reference in flight is held.* Its object is in use, and so is whatever that leads to.
 
 Each errs on the side of silence for as long as a message travels. What is found is there, and stays there.
@@ -67,7 +67,7 @@ class Parties(Protocol):
 
     def holds(self, node: NodeId) -> Iterable[str]: ...
 
-    def gives(self, node: NodeId, to: NodeId) -> bool: ...
+    def would_give(self, node: NodeId, to: NodeId) -> bool: ...
 
     def is_grant(self, channel: Channel, message: Any) -> bool: ...
 
@@ -209,7 +209,7 @@ def _grants(parties: Parties, waits: Mapping[str, Wait | None]) -> set[tuple[str
             grants.add((channel.source, channel.target))
     for node, wait in waits.items():
         for giver in wait.of if wait is not None else ():
-            if waits[giver] is not None and parties.gives(NodeId(giver), NodeId(node)):
+            if waits[giver] is not None and parties.would_give(NodeId(giver), NodeId(node)):
                 grants.add((giver, node))
     return grants
 

@@ -162,6 +162,10 @@ class Detecting(Process):
         self._timers.discard(name)
         self._periodic.discard(name)
 
+    @property
+    def has_timers(self) -> bool:
+        return bool(self._timers)
+
     def request_snapshot(self) -> None:
         self._runtime.request_snapshot()
 

@@ -122,6 +122,10 @@ class Life:
         return bool(self._congested)
 
     @property
+    def has_timers(self) -> bool:
+        return bool(self._timers)
+
+    @property
     def queued(self) -> int:
         return self._waiting
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from strobe.hosts.live.topology import NodeSpec, Topology, load_module, read_topology
+from strobe.hosts.shared.functions import is_function_name
 from strobe.model.errors import Misuse, StrobeError
 
 __all__ = ["load_topology"]
@@ -58,7 +59,9 @@ def _declared(file: Path, name: str) -> Topology:
         )
     topology = there[name or next(iter(there))]
     nodes = tuple(replace(spec, cls=_path_of(spec, file)) for spec in topology.nodes)
-    return replace(topology, nodes=nodes, path=(str(file.parent.resolve()), *topology.path))
+    here = file.parent.resolve()
+    checks = tuple(str(here / check) if is_function_name(check) else check for check in topology.checks)
+    return replace(topology, nodes=nodes, path=(str(here), *topology.path), checks=checks)
 
 
 def _path_of(spec: NodeSpec, file: Path) -> str:

@@ -20,6 +20,7 @@ from strobe.hosts.live.codec import decode_state
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.ids import ChannelId, NodeId
+from strobe.predicates.deadlock import Wait
 
 __all__ = ["Process", "Runtime", "has_coroutines", "new_process"]
 
@@ -40,6 +41,9 @@ class Runtime(Protocol):
 
     @property
     def congested(self) -> bool: ...
+
+    @property
+    def has_timers(self) -> bool: ...
 
     def send(self, to: str, message: Any) -> None: ...
 
@@ -76,6 +80,33 @@ class Process:
 
     def on_stop(self) -> None:
         """This life is over, because the system goes back to a snapshot or ends. Nothing can be sent any more."""
+
+    # ── what it says of itself, asked of a recorded state ───────────────────────────────────────────────────────────
+    #
+    # By `strobe live check` and `System.check`, of an instance that only looks at its state: nothing can be sent. A
+    # class may also have `holds()`, what others may wait for, in words; and for garbage `objects()`, the objects that
+    # it keeps, each with those that it refers to, and `refs()`, those that it refers to itself. Messages may have
+    # `objects()` and `refs()`, too.
+
+    def waits_for(self) -> Wait | None:
+        """Whom it waits for: `all_of("a", "b")`, `any_of(…)`, `at_least(2, …)`; None if it can go on by itself."""
+        return None
+
+    def would_give(self, to: str) -> bool:
+        """Whether it gives `to` what that one waits for as soon as it is asked, although it waits itself."""
+        return False
+
+    def is_grant(self, sender: str, message: Any) -> bool:
+        """Whether a message that is in flight to it, from one whom it waits for, gives it what it waits for."""
+        return True
+
+    def is_active(self) -> bool:
+        """Whether it will do something without being sent a message. By default: whether a timer is set."""
+        return self._runtime.has_timers
+
+    def is_work(self, sender: str, message: Any) -> bool:
+        """Whether a message that is in flight to it can make it active."""
+        return True
 
     # ── what it can do ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -17,18 +17,25 @@ from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import SnapshotId
 from strobe.store.locate import locate
+from strobe.store.manifest import Manifest
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["load_last", "load_named", "load_own", "read_cut"]
+__all__ = ["load_any", "load_last", "load_named", "load_own", "read_cut"]
 
 
 def read_cut(snapshot: str, home: Path = Path(".strobe")) -> Cut:
     """`snapshot` is named as for `strobe inspect`: NAME, NAME/12, or a directory."""
-    found = locate(snapshot, home)
+    manifest, loaded = load_any(snapshot, home)
+    return to_cut(loaded, manifest.graph)
+
+
+def load_any(name: str, home: Path) -> tuple[Manifest, Loaded]:
+    """A snapshot of live processes, named in the same way, and what it says of itself."""
+    found = locate(name, home)
     manifest = found.load()
     if manifest.host != "live":
-        raise Misuse(f"Snapshot {snapshot} is of a system on {manifest.host}, not of live processes.")
-    return to_cut(load(found.store, found.snapshot, manifest.graph), manifest.graph)
+        raise Misuse(f"Snapshot {name} is of a system on {manifest.host}, not of live processes.")
+    return manifest, load(found.store, found.snapshot, manifest.graph)
 
 
 def load_named(name: str, home: Path, topology: Topology) -> Loaded:

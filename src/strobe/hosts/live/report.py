@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from strobe.hosts.live.checking import Checker, CheckReport
 from strobe.hosts.live.control import Figures
 from strobe.hosts.live.snapshots import messages_in_flight
 from strobe.hosts.live.system import Status, System
@@ -75,6 +76,7 @@ class Report:
     pending: tuple[int, ...]
     nodes: tuple[NodeReport, ...]
     snapshots: tuple[SnapshotReport, ...]
+    checks: tuple[CheckReport, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -107,8 +109,9 @@ def snapshot_report(manifest: Manifest) -> SnapshotReport:
 class Reporter:
     """Reports on one system. Whoever asks, and however often: rates are over the last seconds."""
 
-    def __init__(self, system: System, pid: int) -> None:
+    def __init__(self, system: System, pid: int, checker: Checker) -> None:
         self._system = system
+        self._checker = checker
         self._pid = pid
         self._began = time.monotonic()
         self._samples: deque[tuple[float, int, dict[NodeId, tuple[int, int]]]] = deque()
@@ -133,6 +136,7 @@ class Reporter:
             pending=tuple(status.pending),
             nodes=tuple(self._node(node.name, status, counts, before, now) for node in self._system.topology.nodes),
             snapshots=tuple(map(snapshot_report, status.recent)),
+            checks=self._checker.reports,
         )
 
     def _before(

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from strobe.hosts.live.checking import Checker
 from strobe.hosts.live.commands import Action, CommandServer, RuntimeFile
 from strobe.hosts.live.journals import note_graph
 from strobe.hosts.live.report import Report, Reporter, snapshot_report
@@ -84,7 +85,10 @@ class _Serving:
         self._plan = plan
         self._viewer = viewer
         self._layout = JobLayout(topology.name)
-        self._runtime = RuntimeFile(plan.home, topology.name, topology=plan.target, started=_utc())
+        self._runtime = RuntimeFile(
+            plan.home, topology.name, topology=plan.target, directory=os.getcwd(), started=_utc()
+        )
+        self._checker = Checker(topology)
         self._why = ""
         self._hurry = False
 
@@ -102,7 +106,7 @@ class _Serving:
             reach_within=plan.reach_within,
             logs=plan.home.absolute() / self._layout.logs,
         )
-        self._reporter = Reporter(self._system, os.getpid())
+        self._reporter = Reporter(self._system, os.getpid(), self._checker)
         self._system.claim()
         server: CommandServer | None = None
         error: BaseException | None = None
@@ -136,6 +140,7 @@ class _Serving:
         self._viewer.ending(self._why)
         snapshot, trouble = await self._last_snapshot()
         with contextlib.suppress(StrobeError):
+            await self._checker.look(self._system.store)
             report = await self._reporter.take("stopped")
         self._outcome = Ending(self._plan.topology.name, self._why, snapshot, trouble, report)
         return self._outcome
@@ -168,6 +173,7 @@ class _Serving:
             waits.append(asyncio.ensure_future(self._terminated()))
         if self._plan.seconds is not None:
             waits.append(asyncio.ensure_future(self._time_over(self._plan.seconds)))
+        waits.append(asyncio.ensure_future(self._checks()))
         incarnation = 0
         while True:
             await asyncio.wait(waits, timeout=_REFRESH, return_when=asyncio.FIRST_COMPLETED)
@@ -192,6 +198,10 @@ class _Serving:
     async def _terminated(self) -> None:
         await self._system.terminated()
         self._finish("the computation has terminated")
+
+    async def _checks(self) -> None:
+        await self._checker.watch(self._system.store)
+        await asyncio.Event().wait()  # the system does not end when there is nothing to check
 
     async def _time_over(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

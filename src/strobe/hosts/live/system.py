@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any
 
 from strobe.hosts.live.breakpoints import Break
+from strobe.hosts.live.checks import Check
 from strobe.hosts.live.conditions import read_condition
 from strobe.hosts.live.control import Figures
 from strobe.hosts.live.coordinator import LiveCoordinator
@@ -35,11 +36,12 @@ from strobe.hosts.live.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.peers import Reach
 from strobe.hosts.live.reading import load_last, load_named, load_own
 from strobe.hosts.live.revival import BEGINNING
-from strobe.hosts.live.snapshots import Loaded
+from strobe.hosts.live.snapshots import Loaded, load
 from strobe.hosts.live.tls import NOBODY
 from strobe.hosts.live.topology import DEFAULTS, Topology, load_class, parse_address
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.predicates.stable import Finding
 from strobe.protocol.coordination import CoordinatorSettings
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
@@ -227,6 +229,12 @@ class System:
         names = tuple(self.topology.spec(name).name for name in initiators)
         taking = self._running().snapshot(kind, initiators=names, directory=directory)
         return await self._or_failure(taking)  # type: ignore[no-any-return]
+
+    async def check(self, check: str) -> Finding:
+        """Takes a snapshot, and asks it: `deadlock`, `termination`, `garbage`, or FILE.py:FUNCTION of your own."""
+        asked, graph = Check.named(check), self.topology.graph
+        loaded = await asyncio.to_thread(load, self.store, await self.snapshot(), graph)
+        return await asyncio.to_thread(asked, loaded, graph, self.topology)
 
     async def restore(self, snapshot: SnapshotId | str) -> None:
         """The whole system goes back to this snapshot, for good: it is the first thing that the new life records.

@@ -60,6 +60,9 @@ class Timers:
             timer.handle = self._loop.call_at(timer.due, self._due, name)
         return True
 
+    def __len__(self) -> int:
+        return len(self._timers)
+
     def states(self) -> list[TimerState]:
         now = self._loop.time()
         return [TimerState(name, max(0.0, t.due - now), t.period) for name, t in self._timers.items()]

@@ -4,6 +4,7 @@ Written in Python or in TOML; checked as a whole before anything starts. The gra
 
     name = "bank"
     channels = "complete"                       # or "ring", or [["a", "b"], ["b", "a", "express"]]
+    checks = ["deadlock", "rules.py:solvent"]   # on each snapshot: stable predicates, functions of your own
 
     [nodes.a]
     class = "bank:Account"                      # or "bank.py:Account"
@@ -37,9 +38,11 @@ from typing import Any, Final
 from strobe.hosts.live.diffusing import check_root
 from strobe.hosts.live.process import Process
 from strobe.hosts.live.tls import Tls
+from strobe.hosts.shared.functions import is_function_name
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, check_uid
+from strobe.predicates.stable import known_check
 from strobe.protocol.coordination import CoordinatorSettings
 
 __all__ = [
@@ -85,6 +88,7 @@ class Topology:
     checkpoints: CoordinatorSettings | None = None
     tls: Tls | None = None
     path: tuple[str, ...] = ()  # where nodes look for modules, first
+    checks: tuple[str, ...] = ()  # deadlock, termination, garbage, or FILE.py:FUNCTION, made on each snapshot
     graph: Graph = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +100,9 @@ class Topology:
             check_uid(channel.id, "channel")
         if self.root is not None:
             check_root(graph, self.root)
+        for check in self.checks:
+            if not is_function_name(check):
+                known_check(check)
         taken: dict[tuple[str, int], NodeId] = {}
         for node in self.nodes:
             address = parse_address(node.address, node.name)
@@ -202,7 +209,7 @@ def load_module(name: str) -> Any:
 # ── TOML ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-SETTINGS: Final = {"name", "nodes", "channels", "protocol", "key_file", "root", "checkpoints", "tls"}
+SETTINGS: Final = {"name", "nodes", "channels", "protocol", "key_file", "root", "checkpoints", "tls", "checks"}
 OF_NODES: Final = {"class", "address", "params", "remote", "reach"}
 IN_SECONDS: Final = {"interval", "min_pause", "timeout"}
 IN_NUMBERS: Final = {"max_concurrent", "tolerable_failures", "retained"}
@@ -235,6 +242,7 @@ def read_topology(file: Path) -> Topology:
         _checkpoints(file, value.get("checkpoints")),
         _tls(file, value.get("tls")),
         (str(file.parent.resolve()),),
+        _checks(file, value.get("checks", [])),
     )
 
 
@@ -273,6 +281,14 @@ def _channels(file: Path, value: Any, names: tuple[str, ...]) -> tuple[Channel, 
             next='Write "complete", "ring", or a list such as [["a", "b"], ["b", "a", "name"]].',
         )
     return joined(*(tuple(c) for c in value))
+
+
+def _checks(file: Path, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(check, str) for check in value):
+        raise Misuse(
+            f"Topology {file}: checks are not legal.", next='Write a list such as ["deadlock", "rules.py:solvent"].'
+        )
+    return tuple(str(file.parent.resolve() / check) if is_function_name(check) else check for check in value)
 
 
 def _checkpoints(file: Path, value: Any) -> CoordinatorSettings | None:

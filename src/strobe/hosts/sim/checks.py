@@ -119,8 +119,8 @@ class _Parties:
     def holds(self, node: NodeId) -> Iterable[str]:
         return self.load.holds(node, self.cut.states[node])
 
-    def gives(self, node: NodeId, to: NodeId) -> bool:
-        return self.load.gives(node, self.cut.states[node], to)
+    def would_give(self, node: NodeId, to: NodeId) -> bool:
+        return self.load.would_give(node, self.cut.states[node], to)
 
     def is_grant(self, channel: Channel, message: Json) -> bool:
         return self.load.is_grant(channel.id, message)

@@ -125,7 +125,7 @@ class Workload(ABC):
         """What the node has that others may wait for, in words."""
         return ()
 
-    def gives(self, node: NodeId, state: Json, to: NodeId) -> bool:
+    def would_give(self, node: NodeId, state: Json, to: NodeId) -> bool:
         """Whether the node, though it waits itself, gives `to` what that one waits for as soon as it is asked."""
         return False
 

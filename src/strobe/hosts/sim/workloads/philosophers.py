@@ -161,7 +161,7 @@ class Philosophers(Workload):
         own = ("its own fork",) if state["fork"] == "me" else ()
         return (*own, f"the fork of {self._right[node].target}") if state["right"] else own
 
-    def gives(self, node: NodeId, state: Json, to: NodeId) -> bool:
+    def would_give(self, node: NodeId, state: Json, to: NodeId) -> bool:
         """A fork that nobody uses goes to whoever asks for it, though its keeper may wait for the other one."""
         return bool(state["fork"] == "nobody" and self._left[node].target == to)
 
