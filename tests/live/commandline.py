@@ -42,7 +42,7 @@ class Terminal:
         return [sys.executable, "-m", "strobe.cli.main", *args]
 
     def __call__(self, *args: str) -> Done:
-        if args[:2] not in (("live", "up"), ("live", "node")):
+        if args[:2] not in (("live", "up"), ("live", "node"), ("live", "check")):
             return self._here(*args)
         done = subprocess.run(
             self.command(*args), cwd=self.directory, capture_output=True, text=True, check=False, timeout=60

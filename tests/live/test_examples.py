@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -89,3 +90,71 @@ def test_the_crawler_ends_the_same_way_when_a_worker_is_killed_on_the_way(tmp_pa
 
     run(work)
     crawled(tmp_path)
+
+
+def test_the_diners_deadlock_after_a_while_and_are_caught_once_without_a_false_alarm(tmp_path: Path) -> None:
+    """From the first snapshot that shows it on, nobody ever eats again; before it, some do."""
+    seen: list[tuple[bool, int]] = []
+
+    async def work() -> None:
+        async with system(load_topology(str(EXAMPLES / "dining.toml")), tmp_path) as live:
+            while sum(found for found, _ in seen) < 5:
+                finding = await live.check("deadlock")
+                meals = sum(state["meals"] for state in read_cut("dining", tmp_path).states.values())
+                seen.append((finding.found, meals))
+                if finding.found:
+                    assert finding.facts["core"] == ["arete", "bion", "crates", "diotima", "euclid"]
+                    assert finding.details[0] == "arete holds its own fork and waits for bion (its fork)"
+
+    run(work)
+    first = next(number for number, (found, _) in enumerate(seen) if found)
+    assert all(found for found, _ in seen[first:])
+    assert {meals for _, meals in seen[first:]} == {seen[first][1]}
+    assert first > 3
+    assert seen[first][1] > 5
+
+
+def test_those_who_follow_chandy_and_misra_are_never_called_stuck(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with system(load_topology(str(EXAMPLES / "philosophers.toml")), tmp_path) as live:
+            waiting = 0
+            for _ in range(30):
+                finding = await live.check("deadlock")
+                assert not finding.found, finding
+                waiting += finding.facts["waiting"]
+            assert waiting
+
+    run(work)
+
+
+def test_the_end_of_the_pool_is_detected_when_every_board_has_been_tried(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with system(load_topology(str(EXAMPLES / "pool.toml")), tmp_path) as live:
+            while not (await live.check("termination")).found:
+                pass
+            cut = read_cut("pool", tmp_path)
+            assert sum(state["solutions"] for state in cut.states.values()) == 40
+            assert sum(bool(state["worked"]) for state in cut.states.values()) > 1, "work was stolen"
+            assert (await live.check("termination")).found
+
+    run(work)
+
+
+def test_migrating_objects_are_collected_and_none_that_is_in_use(tmp_path: Path) -> None:
+    topology = load_topology(str(EXAMPLES / "objects.toml"))
+    dead = tmp_path / "garbage.json"
+    nodes = tuple(replace(node, params={"dead": str(dead)}) for node in topology.nodes)
+    collected = 0
+
+    async def work() -> None:
+        nonlocal collected
+        async with system(replace(topology, nodes=nodes), tmp_path) as live:
+            while collected < 50:
+                finding = await live.check("garbage")
+                assert finding.facts["dangling"] == []
+                whole = tmp_path / "garbage.part"
+                whole.write_text(json.dumps(finding.to_json()))
+                whole.rename(dead)
+                collected = sum(state["collected"] for state in read_cut("objects", tmp_path).states.values())
+
+    run(work)

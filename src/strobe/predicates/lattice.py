@@ -7,6 +7,11 @@ are ever in memory. `possibly` looks at every cut of every level until one satis
 on only from cuts that do *not* satisfy it: if that walk reaches the last cut, the way that it took is an order of the
 run that avoids the predicate; if it runs out of cuts before, every order meets it.
 
+Most cuts can be reached from several of the level below. `possibly` must look at all cuts, and reaches each in one way
+only: number the steps in one order that the run allows; a cut is made from the cut without its highest step, and from
+no other. (The highest step of a cut has no step of the cut after it, so without it the rest is a consistent cut.) So a
+step is added only if its number is above all in the cut, and nothing is ever made twice or looked up.
+
 There can be exponentially many cuts in the number of nodes, so both take bounds, on the cuts that they look at and on
 the cuts that they hold, and say "not decided" beyond them.
 """
@@ -45,16 +50,17 @@ class Walk:
 
 def cuts(run: Computation) -> Iterator[Positions]:
     """Every consistent cut once, smaller ones first."""
-    level = {run.first}
-    while level:
-        yield from level
-        level = _next(run, level)
+    walk = _Once(run)
+    while walk.level:
+        yield from walk.level
+        walk.advance()
 
 
 def possibly(run: Computation, predicate: Callable[[Positions], bool], bounds: Bounds = DEFAULT_BOUNDS) -> Walk:
     seen = widest = 0
-    level = {run.first}
-    while level:
+    walk = _Once(run)
+    while walk.level:
+        level = walk.level
         widest = max(widest, len(level))
         if len(level) > bounds.width or seen + len(level) > bounds.cuts:
             return Walk(None, seen, widest)
@@ -62,7 +68,7 @@ def possibly(run: Computation, predicate: Callable[[Positions], bool], bounds: B
         if found:
             return Walk(True, seen + len(level), widest, witness=min(found))
         seen += len(level)
-        level = _next(run, level)
+        walk.advance()
     return Walk(False, seen, widest)
 
 
@@ -82,8 +88,46 @@ def definitely(run: Computation, predicate: Callable[[Positions], bool], bounds:
     return Walk(True, seen, widest)
 
 
+class _Once:
+    """Level after level, each cut made once. `level` holds the cuts, `_highest` the number of each one's highest step.
+    `advance` is kept flat: it is what a walk spends its time in."""
+
+    def __init__(self, run: Computation) -> None:
+        self.level: list[Positions] = [run.first]
+        self._highest = [-1]
+        numbers: list[list[int]] = [[] for _ in run.nodes]
+        for number, node in enumerate(run.order()):
+            numbers[node].append(number)
+        # By node: its index, the number of each step (and of none, at the end, which is above nothing), and which step
+        # of which node each needs; one that needs none needs no step of its own node.
+        self._nodes = [
+            (
+                node,
+                [*numbers[node], -1],
+                [node if need is None else need[0] for need in run.needs[node]],
+                [0 if need is None else need[1] for need in run.needs[node]],
+            )
+            for node, length in enumerate(run.lengths)
+            if length
+        ]
+
+    def advance(self) -> None:
+        level: list[Positions] = []
+        highest: list[int] = []
+        add, add_highest = level.append, highest.append
+        nodes = self._nodes
+        for cut, top in zip(self.level, self._highest, strict=True):
+            for node, numbers, senders, sent in nodes:
+                count = cut[node]
+                number = numbers[count]
+                if number > top and cut[senders[count]] >= sent[count]:
+                    add((*cut[:node], count + 1, *cut[node + 1 :]))
+                    add_highest(number)
+        self.level, self._highest = level, highest
+
+
 def _next(run: Computation, level: set[Positions]) -> set[Positions]:
-    """The cuts that have one step more. Kept flat: this loop is what a walk spends its time in."""
+    """The cuts that have one step more than some cut of the level, which need not be all of its size."""
     found: set[Positions] = set()
     add = found.add
     nodes = [(node, run.needs[node], length) for node, length in enumerate(run.lengths) if length]

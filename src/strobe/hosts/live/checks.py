@@ -91,10 +91,11 @@ class _Parties:
     def __init__(self, topology: Topology, loaded: Loaded) -> None:
         self.graph = topology.graph
         self._loaded = loaded
-        self._kinds = {spec.name: load_class(spec.path, spec.name) for spec in topology.nodes}
-        self._processes = {
-            spec.name: self._looked_at(spec.name, dict(spec.params)) for spec in topology.nodes
-        }  # fmt: skip
+        self._kinds = {
+            spec.name: spec.cls if isinstance(spec.cls, type) else load_class(spec.cls, spec.name)
+            for spec in topology.nodes
+        }
+        self._processes = {spec.name: self._looked_at(spec.name, dict(spec.params)) for spec in topology.nodes}
 
     def _looked_at(self, node: NodeId, params: dict[str, Any]) -> Process:
         kind = self._kinds[node]
