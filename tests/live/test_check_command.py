@@ -55,7 +55,10 @@ def test_a_system_that_runs_is_asked_and_a_script_can_tell_the_answers_apart(tmp
         running = strobe("live", "check", "ring", "termination")
         assert (running.code, "not terminated" in running.out) == (0, True)
         # What the topology asks for is in the status, and was told once.
-        checks = {c["check"].rpartition(":")[2]: c for c in strobe.ask("live", "status", "ring")["checks"]}
+        while True:
+            checks = {c["check"].rpartition(":")[2]: c for c in strobe.ask("live", "status", "ring")["checks"]}
+            if all(check["snapshot"] >= turned.json["snapshot"] for check in checks.values()):
+                break
         assert (checks["one_token"]["found"], checks["turned"]["found"], checks["broken"]["found"]) == (
             False,
             True,
