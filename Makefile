@@ -41,12 +41,12 @@ help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## lay out .venv from the lock files, with the strobe command in it; fast when nothing changed
-	@$(PY) -P src/strobe/hosts/spark/java.py >/dev/null 2>&1 || { \
+	@$(PY) -P src/strobe/hosts/spark/jvm/java.py >/dev/null 2>&1 || { \
 	  echo "No Java 17 or newer here: installing a Java runtime into $(VENV)."; \
 	  $(PIP) install --require-hashes --only-binary :all: -r requirements-java.lock && \
-	  $(PY) -P src/strobe/hosts/spark/java.py >/dev/null; \
+	  $(PY) -P src/strobe/hosts/spark/jvm/java.py >/dev/null; \
 	} || { echo "Spark has no Java. Install Java 17 or newer, then: make setup" >&2; exit 1; }
-	@$(PY) -P src/strobe/hosts/spark/class_archive.py
+	@$(PY) -P src/strobe/hosts/spark/job/record_classes.py
 
 # Every download is checked against a hash. pyspark is published as source only: it is built with the locked setuptools,
 # never with one fetched on the side, hence no build isolation; everything else must come as a wheel.

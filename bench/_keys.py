@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark.job import Job, start_job
-from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark.job.job import Job, start_job
+from strobe.hosts.spark.restore.plan import RestoreOptions
 
 NOTHING = RestoreOptions()
 

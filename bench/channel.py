@@ -31,11 +31,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType
 
-from strobe.hosts.spark.channel import DATA, ChannelLog, ChannelWriter, DataFile
-from strobe.hosts.spark.gate import Gate, GateClient
-from strobe.hosts.spark.session import spark_session
-from strobe.hosts.spark.source import read_channel
-from strobe.hosts.spark.writer import write_batch
+from strobe.hosts.spark.channel.gate import Gate, GateClient
+from strobe.hosts.spark.channel.parquet import write_batch
+from strobe.hosts.spark.channel.source import read_channel
+from strobe.hosts.spark.channel.writer import DATA, ChannelLog, ChannelWriter, DataFile
+from strobe.hosts.spark.jvm.session import spark_session
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 
 TRANSFERS = "id long, src long, dst long, amount decimal(18,2), ts timestamp"

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import strobe
-from strobe.hosts.spark.job import Job, start_job
+from strobe.hosts.spark.job.job import Job, start_job
 
 
 def put(directory: Path, name: str, keys: np.ndarray[Any, Any]) -> None:

@@ -27,9 +27,9 @@ from pyspark.sql import functions as F
 
 import strobe
 from bench._kafka import broker
-from strobe.hosts.spark.java import find_java
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.jvm.java import find_java
+from strobe.hosts.spark.jvm.session import spark_session
 from tests.spark.kafka_world import new_topic
 
 WARM = 10.0  # seconds

@@ -33,8 +33,8 @@ from pyspark.sql import functions as F
 import strobe
 from bench._kafka import broker
 from strobe.hosts.spark.connectors.base import Part, SinkContext
-from strobe.hosts.spark.java import find_java
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.jvm.java import find_java
+from strobe.hosts.spark.jvm.session import spark_session
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from tests.spark.kafka_world import new_topic
 

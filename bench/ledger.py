@@ -107,7 +107,7 @@ def transfers(spark: Any, data: Path) -> Any:
 
 def run_strobe(data: Path, work: Path, interval: float | None) -> dict[str, Any]:
     import strobe
-    from strobe.hosts.spark.job import start_job
+    from strobe.hosts.spark.job.job import start_job
 
     config = strobe.CheckpointConfig(interval=interval, retained=1)
     pipeline = strobe.Pipeline("bench", checkpoint=config, partitions=2)
@@ -145,7 +145,7 @@ def run_plain(data: Path, work: Path, tuned: bool) -> dict[str, Any]:
         "spark.driver.host": "127.0.0.1",
     }
     if tuned:
-        from strobe.hosts.spark.session import FILE_MANAGER
+        from strobe.hosts.spark.jvm.session import FILE_MANAGER
 
         settings["spark.sql.streaming.checkpointFileManagerClass"] = FILE_MANAGER
     builder = SparkSession.builder.master("local[2]").appName("plain")

@@ -29,8 +29,8 @@ def side(guarded: bool, work: Path, data: Path) -> None:
     from pyspark.sql import functions as F
 
     import strobe
-    from strobe.hosts.spark.job import start_job
-    from strobe.hosts.spark.session import spark_session
+    from strobe.hosts.spark.job.job import start_job
+    from strobe.hosts.spark.jvm.session import spark_session
 
     began = time.perf_counter()
     spark = spark_session("ports", "local[2]", extra={} if guarded else OPEN, log=work / "spark.log")

@@ -33,10 +33,10 @@ from pyspark.sql import functions as F
 
 import strobe
 from strobe.hosts.spark.connectors.base import Delivery, Part, SinkContext
-from strobe.hosts.spark.connectors.postgres_connect import table_of
-from strobe.hosts.spark.connectors.postgres_types import to_csv
-from strobe.hosts.spark.java import find_java
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.connectors.postgres.connect import table_of
+from strobe.hosts.spark.connectors.postgres.types import to_csv
+from strobe.hosts.spark.jvm.java import find_java
+from strobe.hosts.spark.jvm.session import spark_session
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from tests.services import Server
 

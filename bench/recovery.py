@@ -40,8 +40,8 @@ def say(**facts: float) -> None:
 
 def strobe_side(work: Path) -> None:
     import strobe
-    from strobe.hosts.spark.job import start_job
-    from strobe.hosts.spark.session import spark_session
+    from strobe.hosts.spark.job.job import start_job
+    from strobe.hosts.spark.jvm.session import spark_session
 
     pipeline = strobe.Pipeline("recovery", checkpoint=strobe.CheckpointConfig(interval=1.0))
     pipeline.stage(uid="postings")(

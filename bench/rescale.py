@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from pyspark.sql import SparkSession
 
 from bench._keys import NOTHING, Counting, steps
-from strobe.hosts.spark.java import find_java
-from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.jvm.java import find_java
+from strobe.hosts.spark.jvm.session import spark_session
+from strobe.hosts.spark.restore.plan import RestoreOptions
 
 
 def start_and_stop(counting: Counting, options: RestoreOptions) -> tuple[float, float]:

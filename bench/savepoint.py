@@ -31,10 +31,10 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from bench._keys import Counting, consumed, plain_copy, steps
-from strobe.hosts.spark.java import find_java
-from strobe.hosts.spark.job import Job
-from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.job.job import Job
+from strobe.hosts.spark.jvm.java import find_java
+from strobe.hosts.spark.jvm.session import spark_session
+from strobe.hosts.spark.restore.plan import RestoreOptions
 
 
 def times(root: Path, spark: SparkSession, keys: int, rounds: int) -> None:

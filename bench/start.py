@@ -17,14 +17,14 @@ import sys
 import time
 from pathlib import Path
 
-from strobe.hosts.spark.class_archive import archive_path
-from strobe.hosts.spark.java import find_java
+from strobe.hosts.spark.jvm.class_archive import archive_path
+from strobe.hosts.spark.jvm.java import find_java
 
 
 def side(options: str) -> None:
     import resource
 
-    from strobe.hosts.spark.session import spark_session
+    from strobe.hosts.spark.jvm.session import spark_session
 
     began = time.perf_counter()
     spark = spark_session("start", "local[2]", extra={"spark.driver.extraJavaOptions": options} if options else None)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import strobe
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
 
 ROWS = 1000
 

@@ -138,8 +138,8 @@ def holdings(directory: Path, written: Iterable[Any]) -> Holdings:
 
 class Auditor:
     def __init__(self, home: Path, servers: str, out: Path) -> None:
-        from strobe.hosts.spark.java import find_java
-        from strobe.hosts.spark.session import spark_session
+        from strobe.hosts.spark.jvm.java import find_java
+        from strobe.hosts.spark.jvm.session import spark_session
 
         os.environ["JAVA_HOME"] = str(find_java())
         self.home, self.out = home, out
@@ -175,7 +175,7 @@ class Auditor:
         return True
 
     def _audit(self, found: Located) -> Audit:
-        from strobe.hosts.spark.export import export_snapshot
+        from strobe.hosts.spark.snapshot.export import export_snapshot
 
         manifest = found.load()
         problems = [str(p) for p in found.store.verify(found.snapshot) if p.harmful]

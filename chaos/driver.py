@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.processes import MARK, command, is_alive, kill, marked
-from strobe.hosts.spark.home import read_runtime
+from strobe.hosts.spark.home.job_home import read_runtime
 
 __all__ = ["JOB", "Driver", "Start"]
 

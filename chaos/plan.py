@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from strobe.hosts.spark.faults import POINTS
+from strobe.hosts.spark.crash_points import POINTS
 
 __all__ = ["CLOSING_POINTS", "KINDS", "WORKING_POINTS", "Birth", "Fault", "Kind", "Moment", "Plan"]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from strobe.hosts.spark.java import find_java
+from strobe.hosts.spark.jvm.java import find_java
 from strobe.model.errors import Failed
 from tests.services import SHORT_LIVED, Server, variable
 

@@ -11,6 +11,7 @@ An import inside a function, under TYPE_CHECKING, or through `importlib.import_m
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,6 +162,71 @@ def _wrong_layer(layer: str, name: tuple[str, ...], lazy: bool) -> str | None:
     return None
 
 
+# The packages of hosts/spark, lowest first. A package imports itself and what stands before it, whether lazily or not.
+SPARK_ORDER = (
+    "crash_points", "jvm", "home", "plans", "checkpoint", "channel", "connectors", "pipeline", "snapshot", "stage",
+    "commit", "restore", "job",
+)  # fmt: skip
+
+
+def upward(path: str, source: str) -> list[str]:
+    """Imports of a module of hosts/spark that go up the order of its packages; `path` is relative to src/strobe."""
+    own = Path(path).with_suffix("").parts[2]
+    if own == "__init__":
+        return []
+    if own not in SPARK_ORDER:
+        return [f"{path}: {own!r} is no package of hosts/spark; add it to the order or move the file"]
+    found = []
+    for one in imports_of(ast.parse(source), ("strobe", *Path(path).with_suffix("").parts[:-1])):
+        name = one.module.split(".")
+        if name[:3] == ["strobe", "hosts", "spark"] and len(name) > 3:
+            if name[3] not in SPARK_ORDER:
+                found.append(f"{path}:{one.line}: there is no package {name[3]!r} in hosts/spark")
+            elif SPARK_ORDER.index(name[3]) > SPARK_ORDER.index(own):
+                found.append(f"{path}:{one.line}: {own} stands below {name[3]}, and imports {one.module}")
+    return found
+
+
+def test_packages_of_the_spark_host_import_downwards_only() -> None:
+    files = sorted((SOURCE / "hosts" / "spark").rglob("*.py"))
+    assert {f.relative_to(SOURCE / "hosts" / "spark").parts[0].removesuffix(".py") for f in files} == {
+        "__init__", *SPARK_ORDER
+    }  # fmt: skip
+    found = [v for f in files for v in upward(str(f.relative_to(SOURCE)), f.read_text(encoding="utf-8"))]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("hosts/spark/channel/log.py", "from strobe.hosts.spark.stage.agent import StageAgent"),
+        ("hosts/spark/pipeline/pipeline.py", "def run():\n    from strobe.hosts.spark.job.job import start_job"),
+        ("hosts/spark/home/record.py", "from ..checkpoint import files"),
+        ("hosts/spark/crash_points.py", "from strobe.hosts.spark.jvm.java import find_java"),
+        ("hosts/spark/stray.py", ""),
+    ],
+)
+def test_an_import_up_the_packages_of_the_spark_host_is_caught(path: str, source: str) -> None:
+    assert len(upward(path, source)) == 1
+
+
+def test_modules_of_the_spark_host_import_each_other_in_no_circle() -> None:
+    """Imports that run when a module is imported; what is only for the type checker, or inside a function, may."""
+    root = SOURCE / "hosts" / "spark"
+    modules = {
+        ".".join(("strobe", "hosts", "spark", *f.relative_to(root).with_suffix("").parts)) for f in root.rglob("*.py")
+    }
+    order: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for file in sorted(root.rglob("*.py")):
+        name = ".".join(("strobe", "hosts", "spark", *file.relative_to(root).with_suffix("").parts))
+        package = tuple(name.split(".")[:-1])
+        for one in imports_of(ast.parse(file.read_text(encoding="utf-8")), package):
+            target = one.module if one.module in modules else one.module.rpartition(".")[0]
+            if not one.lazy and target in modules and target != name:
+                order.add(name, target)
+    order.prepare()
+
+
 def test_every_import_in_the_package_keeps_the_rules() -> None:
     files = sorted(SOURCE.rglob("*.py"))
     assert len(files) > 10
@@ -177,13 +243,13 @@ def test_every_import_in_the_package_keeps_the_rules() -> None:
         ("protocol/barriers.py", "from strobe import verify"),
         ("verify/cut.py", "from strobe.protocol.barriers import Barriers"),
         ("verify/cut.py", "from strobe.hosts.sim.network import Network"),
-        ("store/layout.py", "from strobe.hosts.spark.pipeline import Pipeline"),
+        ("store/layout.py", "from strobe.hosts.spark.pipeline.pipeline import Pipeline"),
         ("hosts/sim/network.py", "from strobe.hosts.live.node import Node"),
         ("hosts/shared/loopback.py", "from strobe.hosts.live.node import Node"),
         ("hosts/live/node.py", "from ..sim import network"),
-        ("hosts/spark/agent.py", "from ...hosts.live.node import Node"),
+        ("hosts/spark/stage/agent.py", "from ...hosts.live.node import Node"),
         ("hosts/sim/network.py", "from strobe.cli.main import main"),
-        ("hosts/spark/agent.py", "from strobe import web"),
+        ("hosts/spark/stage/agent.py", "from strobe import web"),
         ("web/server.py", "import strobe.cli.main"),
     ],
 )
@@ -276,7 +342,7 @@ def test_names_that_only_look_alike_are_not_caught() -> None:
 
 def test_the_package_reaches_into_layers_only_when_a_name_is_asked_for() -> None:
     eager, lazy = (
-        "from strobe.hosts.spark.pipeline import Pipeline",
+        "from strobe.hosts.spark.pipeline.pipeline import Pipeline",
         "def __getattr__(n):\n    import strobe.hosts.spark.x",
     )
     assert len(violations("__init__.py", eager)) == 1

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from strobe.cli.log_files import PrivateLogFile, Redacted
-from strobe.hosts.spark.failures import reason
-from strobe.hosts.spark.metrics import SinkStatus
+from strobe.hosts.spark.snapshot.metrics import SinkStatus
+from strobe.hosts.spark.stage.failures import reason
 from strobe.model import redaction
 from strobe.model.errors import Failed
 from strobe.model.redaction import redact

@@ -176,7 +176,7 @@ def test_a_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
         metadata = archive.read(f"strobe-{strobe.__version__}.dist-info/METADATA").decode()
-    assert {"strobe/py.typed", "strobe/hosts/spark/connectors/kafka.lock"} <= wanted
+    assert {"strobe/py.typed", "strobe/hosts/spark/connectors/kafka/kafka.lock"} <= wanted
     assert wanted <= inside
     extras = re.findall(r"^Provides-Extra: (.+)$", metadata, re.MULTILINE)
     assert set(extras) == set(project()["project"]["optional-dependencies"])

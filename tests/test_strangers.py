@@ -24,8 +24,8 @@ import pytest
 from strobe.hosts.shared import loopback
 from strobe.hosts.shared.loopback import LoopbackServer, request
 from strobe.hosts.shared.strangers import Opening, Strangers
-from strobe.hosts.spark import gate as gate_module
-from strobe.hosts.spark.gate import Gate, GateAddress, GateClient, GateHandler
+from strobe.hosts.spark.channel import gate as gate_module
+from strobe.hosts.spark.channel.gate import Gate, GateAddress, GateClient, GateHandler
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
 

@@ -1,9 +1,9 @@
 """Five philosophers who deadlock after a while, and are caught.
 
 Each keeps one fork, which the neighbour on the left uses, too. Hungry, a philosopher takes the own fork if it is there,
-reaches over to the right, and asks for the other one. Each meal makes them think for a shorter time. Sooner or later all
-have taken their own fork, and each waits for the next: for ever, and nobody can see it from where they sit. A snapshot
-can. `waits_for` says what a philosopher waits for; a fork that is on its way counts as given.
+reaches over to the right, and asks for the other one. Each meal makes them think for a shorter time. Sooner or later
+all have taken their own fork, and each waits for the next: for ever, and nobody can see it from where they sit. A
+snapshot can. `waits_for` says what a philosopher waits for; a fork that is on its way counts as given.
 
     strobe live up -d dining.toml
     strobe live check dining deadlock --every 0.2

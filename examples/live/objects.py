@@ -2,8 +2,8 @@
 
 Each site keeps objects, which refer to objects at any site, and has references of its own: its roots. Objects move to
 other sites, references are handed over; at times the only reference to an object is in a message. What no root leads to
-and no message in flight is garbage, in cycles across sites, too, and stays so. That is why it may be collected later, at
-leisure: who keeps it need not ask anybody.
+and no message in flight is garbage, in cycles across sites, too, and stays so. That is why it may be collected later,
+at leisure: who keeps it need not ask anybody.
 
     strobe live up -d objects.toml
     strobe live check objects garbage --json > garbage.json     # the sites read it, and let go what it names

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from strobe.hosts.spark.config import CheckpointConfig, RestartPolicy
     from strobe.hosts.spark.connectors.base import (
         Delivery,
         Part,
@@ -17,17 +16,19 @@ if TYPE_CHECKING:
         TransactionalSink,
     )
     from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
-    from strobe.hosts.spark.connectors.delta import DeltaSink
-    from strobe.hosts.spark.connectors.file import FileSink
-    from strobe.hosts.spark.connectors.kafka import KafkaSink
-    from strobe.hosts.spark.connectors.kafka_source import read_kafka
-    from strobe.hosts.spark.connectors.postgres import PostgresSink
-    from strobe.hosts.spark.connectors.postgres_source import read_postgres
+    from strobe.hosts.spark.connectors.delta.sink import DeltaSink
+    from strobe.hosts.spark.connectors.files.sink import FileSink
+    from strobe.hosts.spark.connectors.kafka.sink import KafkaSink
+    from strobe.hosts.spark.connectors.kafka.source import read_kafka
+    from strobe.hosts.spark.connectors.postgres.sink import PostgresSink
+    from strobe.hosts.spark.connectors.postgres.source import read_postgres
     from strobe.hosts.spark.connectors.simple import BatchInfo, ConsoleSink, ForeachBatchSink, MemorySink
     from strobe.hosts.spark.connectors.staging import Staging
-    from strobe.hosts.spark.deterministic import stable_random
-    from strobe.hosts.spark.job import Job, JobState
-    from strobe.hosts.spark.pipeline import Pipeline, feedback
+    from strobe.hosts.spark.job.job import Job, JobState
+    from strobe.hosts.spark.job.pipeline import Pipeline
+    from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
+    from strobe.hosts.spark.pipeline.deterministic import stable_random
+    from strobe.hosts.spark.pipeline.pipeline import feedback
 
 __version__ = "0.1.0"
 
@@ -40,8 +41,8 @@ __all__ = [
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
 _HOMES = {
-    "CheckpointConfig": "config",
-    "RestartPolicy": "config",
+    "CheckpointConfig": "pipeline.config",
+    "RestartPolicy": "pipeline.config",
     "Delivery": "connectors.base",
     "Part": "connectors.base",
     "Sink": "connectors.base",
@@ -52,22 +53,22 @@ _HOMES = {
     "DeadLetters": "connectors.dead_letters",
     "Letters": "connectors.dead_letters",
     "Rejected": "connectors.dead_letters",
-    "DeltaSink": "connectors.delta",
-    "KafkaSink": "connectors.kafka",
-    "read_kafka": "connectors.kafka_source",
-    "PostgresSink": "connectors.postgres",
-    "read_postgres": "connectors.postgres_source",
-    "FileSink": "connectors.file",
+    "DeltaSink": "connectors.delta.sink",
+    "KafkaSink": "connectors.kafka.sink",
+    "read_kafka": "connectors.kafka.source",
+    "PostgresSink": "connectors.postgres.sink",
+    "read_postgres": "connectors.postgres.source",
+    "FileSink": "connectors.files.sink",
     "BatchInfo": "connectors.simple",
     "ConsoleSink": "connectors.simple",
     "ForeachBatchSink": "connectors.simple",
     "MemorySink": "connectors.simple",
     "Staging": "connectors.staging",
-    "stable_random": "deterministic",
-    "Job": "job",
-    "JobState": "job",
-    "Pipeline": "pipeline",
-    "feedback": "pipeline",
+    "stable_random": "pipeline.deterministic",
+    "Job": "job.job",
+    "JobState": "job.job",
+    "Pipeline": "job.pipeline",
+    "feedback": "pipeline.pipeline",
 }
 
 

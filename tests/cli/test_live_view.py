@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from strobe.cli.live_view import phase_table, stage_table
-from strobe.hosts.spark.metrics import StageStatus
-from strobe.hosts.spark.progress import Progress
+from strobe.hosts.spark.snapshot.metrics import StageStatus
+from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.ids import SnapshotId
 from strobe.protocol.coordination import Kind
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import strobe.cli.run
-from strobe.hosts.spark.pipeline import Pipeline
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.model.errors import Failed
 from tests.cli.conftest import Strobe
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import silence
-from strobe.hosts.spark.home import host_name
+from strobe.hosts.spark.home import silence
+from strobe.hosts.spark.home.job_home import host_name
 from strobe.store.layout import JobLayout
 from tests.cli.conftest import Strobe
 

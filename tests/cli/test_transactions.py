@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strobe.cli.live_view import doubts
-from strobe.hosts.spark.metrics import SinkStatus
-from strobe.hosts.spark.sink_ledger import PartState, SinkLedger
+from strobe.hosts.spark.commit.ledger import PartState, SinkLedger
+from strobe.hosts.spark.snapshot.metrics import SinkStatus
 from strobe.model.ids import SnapshotId
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout

@@ -9,7 +9,7 @@ import pytest
 from strobe.cli.live_view import stage_table
 from strobe.cli.output import Session
 from strobe.cli.snapshots import _in_words
-from strobe.hosts.spark.metrics import StageStatus
+from strobe.hosts.spark.snapshot.metrics import StageStatus
 from tests.cli.conftest import Strobe
 
 LONG = "orders-of-all-shops-enriched-with-prices-and-addresses-of-their-customers"

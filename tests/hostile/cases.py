@@ -26,11 +26,11 @@ from typing import Any, Final, TypeAlias, cast
 from pyspark.sql import SparkSession
 
 from strobe.cli.main import main
-from strobe.hosts.spark.export import export_snapshot
-from strobe.hosts.spark.home import JobHome
-from strobe.hosts.spark.restore import restore_job
-from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.hosts.spark.restore_planning import plan_restore
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.restore.planning import plan_restore
+from strobe.hosts.spark.restore.restore import restore_job
+from strobe.hosts.spark.snapshot.export import export_snapshot
 from strobe.model.errors import StrobeError
 from strobe.store.locate import locate
 from tests.hostile.mutations import hostile, mutate

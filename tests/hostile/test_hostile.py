@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strobe.cli.main import main
-from strobe.hosts.spark.export import export_snapshot
+from strobe.hosts.spark.snapshot.export import export_snapshot
 from strobe.store.locate import locate
 from tests.hostile.cases import FakeSpark, Violation, run_case
 from tests.hostile.world import build, picture

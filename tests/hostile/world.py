@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 import strobe
-from strobe.hosts.spark.assemble import DraftStage
-from strobe.hosts.spark.channel import ChannelWriter
-from strobe.hosts.spark.channel_log import DataFile
+from strobe.hosts.spark.channel.log import DataFile
+from strobe.hosts.spark.channel.writer import ChannelWriter
+from strobe.hosts.spark.stage.assemble import DraftStage
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.base import Data

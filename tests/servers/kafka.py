@@ -36,8 +36,8 @@ LOG = {
 
 
 def main() -> int:
-    from strobe.hosts.spark.jars import fetched
-    from strobe.hosts.spark.java import find_java
+    from strobe.hosts.spark.jvm.jars import fetched
+    from strobe.hosts.spark.jvm.java import find_java
 
     java = [str(find_java() / "bin" / "java"), *JVM, *(f"-Dorg.slf4j.simpleLogger.{k}={v}" for k, v in LOG.items())]
     java += ["-cp", os.pathsep.join(map(str, fetched(LOCK)))]

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from strobe.hosts.spark.admission import Limits
-from strobe.hosts.spark.agent import StageAgent
-from strobe.hosts.spark.channel import ChannelWriter
-from strobe.hosts.spark.channel_log import DataFile
-from strobe.hosts.spark.messages import (
+from strobe.hosts.spark.channel.admission import Limits
+from strobe.hosts.spark.channel.log import DataFile
+from strobe.hosts.spark.channel.writer import ChannelWriter
+from strobe.hosts.spark.snapshot.messages import (
     AbortSnapshot,
     Acknowledge,
     Decline,
@@ -28,7 +27,8 @@ from strobe.hosts.spark.messages import (
     StartSnapshot,
     ToCoordinator,
 )
-from strobe.hosts.spark.recording import Recorded, Recording
+from strobe.hosts.spark.snapshot.recording import Recorded, Recording
+from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.types import StructType
 
-from strobe.hosts.spark import faults
-from strobe.hosts.spark.commits import Commits
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.commit.commits import Commits
+from strobe.hosts.spark.commit.ledger import SinkLedger, named_handles
+from strobe.hosts.spark.commit.work import SinkWork, Vote
 from strobe.hosts.spark.connectors.base import Part, SinkContext, TransactionalSink
-from strobe.hosts.spark.home import JobHome
-from strobe.hosts.spark.messages import StagePart
-from strobe.hosts.spark.sink_ledger import SinkLedger, named_handles
-from strobe.hosts.spark.sink_work import SinkWork, Vote
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.graph import Graph
@@ -120,7 +120,7 @@ class World:
         self.broken: list[str] = []
         self._die_at = ""
         self._dead = threading.Event()
-        monkeypatch.setattr(faults, "point", self._point)
+        monkeypatch.setattr(crash_points, "point", self._point)
         monkeypatch.setattr(threading, "excepthook", lambda args: None)  # a killed thread says nothing
         self.start()
 

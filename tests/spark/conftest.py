@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.jvm.session import spark_session
 
 
 @pytest.fixture(scope="session")

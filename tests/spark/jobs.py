@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import strobe
-from strobe.hosts.spark.metrics import StageStatus
+from strobe.hosts.spark.snapshot.metrics import StageStatus
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import Manifest
 

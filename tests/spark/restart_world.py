@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from strobe.hosts.spark import spark_checkpoint
-from strobe.hosts.spark.admission import Limits
-from strobe.hosts.spark.channel import ChannelWriter
-from strobe.hosts.spark.channel_log import DataFile
-from strobe.hosts.spark.manifests import snapshot_before
-from strobe.hosts.spark.messages import (
+from strobe.hosts.spark.channel.admission import Limits
+from strobe.hosts.spark.channel.log import DataFile
+from strobe.hosts.spark.channel.writer import ChannelWriter
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.snapshot.manifests import snapshot_before
+from strobe.hosts.spark.snapshot.messages import (
     AbortSnapshot,
     Acknowledge,
     Decline,

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.ids import NodeId
 from tests.spark.jobs import eventually
 from tests.spark.ledger_data import delta_rows, read_transfers

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from strobe.hosts.spark.agent import StageAgent
-from strobe.hosts.spark.messages import StagePart
-from strobe.hosts.spark.recording import Recorded, Recording
+from strobe.hosts.spark.snapshot.messages import StagePart
+from strobe.hosts.spark.snapshot.recording import Recorded, Recording
+from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.model.errors import StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.manifest import NOTHING

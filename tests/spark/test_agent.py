@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.spark.admission import Limits
-from strobe.hosts.spark.messages import StartSnapshot
+from strobe.hosts.spark.channel.admission import Limits
+from strobe.hosts.spark.snapshot.messages import StartSnapshot
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.barriers import BarrierMode
 from strobe.protocol.coordination import Kind

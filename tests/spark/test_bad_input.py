@@ -19,9 +19,9 @@ import pytest
 
 import strobe
 from strobe.cli.main import main
-from strobe.hosts.spark.home import JobHome
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.loading import load_pipeline
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.model.errors import Misuse
 
 PIPELINE = """\
@@ -291,7 +291,7 @@ def test_without_java_nothing_starts_and_the_message_says_what_to_install(
 def java(monkeypatch: pytest.MonkeyPatch) -> None:
     """For runs that end right after Java was found."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    monkeypatch.setattr("strobe.hosts.spark.job.find_java", lambda: Path("/nowhere"))
+    monkeypatch.setattr("strobe.hosts.spark.job.job.find_java", lambda: Path("/nowhere"))
 
 
 @pytest.mark.usefixtures("java")

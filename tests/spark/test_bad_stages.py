@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.home import read_runtime
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.home.job_home import read_runtime
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Failed, Misuse
 from strobe.store.holding import is_held
 from tests.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType
 
-from strobe.hosts.spark import channel_entries
-from strobe.hosts.spark.channel import DATA, ChannelLog, ChannelWriter, Commit, DataFile, table_schema
-from strobe.hosts.spark.channel_log import LOG, entry_name
+from strobe.hosts.spark.channel import entries as channel_entries
+from strobe.hosts.spark.channel.log import LOG, entry_name
+from strobe.hosts.spark.channel.writer import DATA, ChannelLog, ChannelWriter, Commit, DataFile, table_schema
 from strobe.model.errors import Damaged, Failed, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from tests.spark.jobs import check_checkpoints, eventually, stage

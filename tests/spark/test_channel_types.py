@@ -23,11 +23,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from strobe.hosts.spark.channel import ChannelLog, ChannelWriter, DataFile, table_schema
-from strobe.hosts.spark.channel_schema import channel_schema
-from strobe.hosts.spark.gate import Gate
-from strobe.hosts.spark.source import read_channel
-from strobe.hosts.spark.writer import write_batch
+from strobe.hosts.spark.channel.gate import Gate
+from strobe.hosts.spark.channel.parquet import write_batch
+from strobe.hosts.spark.channel.schema import channel_schema
+from strobe.hosts.spark.channel.source import read_channel
+from strobe.hosts.spark.channel.writer import ChannelLog, ChannelWriter, DataFile, table_schema
 from strobe.model.errors import Misuse
 from strobe.model.ids import ChannelId, Incarnation, NodeId, Timeline
 

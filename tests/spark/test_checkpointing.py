@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark import stage as stage_module
-from strobe.hosts.spark.coordinator_host import Progress
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.listing import summarise
-from strobe.hosts.spark.manifests import ManifestWriter
-from strobe.hosts.spark.spark_checkpoint import last_committed
-from strobe.hosts.spark.stage_files import stage_checkpoint
+from strobe.hosts.spark.checkpoint.files import last_committed
+from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
+from strobe.hosts.spark.home.listing import summarise
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.snapshot.coordinator import Progress
+from strobe.hosts.spark.snapshot.manifests import ManifestWriter
+from strobe.hosts.spark.stage import runner as stage_module
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
 from tests.spark.jobs import channel_rows, check_checkpoints, eventually, stage

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark import class_archive
-from strobe.hosts.spark.class_archive import archive_path, is_made, jvm_option, main, make_archive
+from strobe.hosts.spark.job import record_classes
+from strobe.hosts.spark.job.record_classes import is_made, main, make_archive
+from strobe.hosts.spark.jvm.class_archive import archive_path, jvm_option
 
 JAVA = Path("/java")
 
@@ -29,7 +30,7 @@ def record(monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
         if content is not None:
             archive.write_bytes(content)
 
-    monkeypatch.setattr(class_archive, "_record", write)
+    monkeypatch.setattr(record_classes, "_record", write)
 
 
 @pytest.mark.spark
@@ -49,9 +50,9 @@ def test_one_that_is_damaged_is_passed_over(tmp_path: Path) -> None:
     garbage.write_bytes(b"\xde\xad" * 100_000)
     script = f"""if True:
         from pathlib import Path
-        from strobe.hosts.spark import class_archive
+        from strobe.hosts.spark.jvm import class_archive
         class_archive.archive_path = lambda: Path({str(garbage)!r})
-        from strobe.hosts.spark.session import spark_session
+        from strobe.hosts.spark.jvm.session import spark_session
         spark = spark_session("garbage", log={str(tmp_path / "log")!r})
         assert "spark.jsa" in spark.conf.get("spark.driver.extraJavaOptions")
         print(spark.range(3).count())
@@ -93,9 +94,9 @@ def test_it_is_made_anew_for_other_jars(monkeypatch: pytest.MonkeyPatch, place: 
     """A JVM takes an archive only with the very files that it was made from."""
     record(monkeypatch, b"archive")
     assert make_archive(JAVA)
-    jars = class_archive._jars()
+    jars = record_classes._jars()
     assert any(b"spark-core" in jar for jar in jars)
-    monkeypatch.setattr(class_archive, "_jars", lambda: [*jars[1:], jars[0] + b"0"])
+    monkeypatch.setattr(record_classes, "_jars", lambda: [*jars[1:], jars[0] + b"0"])
     assert not is_made(JAVA)
 
 
@@ -117,8 +118,8 @@ def test_what_goes_wrong_is_said_and_fails_no_setup(
         archive.write_bytes(b"half")
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(class_archive, "find_java", lambda: JAVA)
-    monkeypatch.setattr(class_archive, "_record", fail)
+    monkeypatch.setattr(record_classes, "find_java", lambda: JAVA)
+    monkeypatch.setattr(record_classes, "_record", fail)
     assert main() == 0
     assert "no class archive was made (RuntimeError: no room)" in capsys.readouterr().err
     assert list(place.parent.iterdir()) == []

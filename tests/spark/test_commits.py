@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import faults, sink_work
-from strobe.hosts.spark.commits import Commits
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.commit import work as sink_work
+from strobe.hosts.spark.commit.commits import Commits
+from strobe.hosts.spark.commit.ledger import PartState, named_handles
+from strobe.hosts.spark.commit.work import SinkWork
 from strobe.hosts.spark.connectors.base import Unreachable
-from strobe.hosts.spark.faults import POINTS
-from strobe.hosts.spark.messages import StagePart
-from strobe.hosts.spark.sink_ledger import PartState, named_handles
-from strobe.hosts.spark.sink_work import SinkWork
+from strobe.hosts.spark.crash_points import POINTS
+from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.errors import Failed
 from strobe.model.ids import SnapshotId
 from tests.spark.commit_world import Killed, World
@@ -213,7 +214,7 @@ class ForgetsBeforeTheCommit(SinkWork):
     def _commit(self, handle: str) -> None:
         entry = next(e for e in self._ledger.entries if e.handle == handle)
         self._ledger.forget(handle, PartState.COMMITTED)
-        faults.point("commit.begun")
+        crash_points.point("commit.begun")
         self.sink.commit(entry.part, entry.data)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import strobe
-from strobe.hosts.spark.api import OPERATIONS, Operation, openapi
-from strobe.hosts.spark.control import call_job
+from strobe.hosts.spark.job.api import OPERATIONS, Operation, openapi
+from strobe.hosts.spark.job.control import call_job
 from strobe.model.errors import Failed, Misuse
 from tests.documents import ROOT
 from tests.spark.jobs import eventually

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from strobe.hosts.spark.coordinator_host import CoordinatorHost, Progress, SnapshotWriter
-from strobe.hosts.spark.messages import Acknowledge, StagePart, StageReady, StartSnapshot, ToAgent
+from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, Progress, SnapshotWriter
+from strobe.hosts.spark.snapshot.messages import Acknowledge, StagePart, StageReady, StartSnapshot, ToAgent
 from strobe.model.errors import Failed
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordination import CoordinatorSettings, Kind

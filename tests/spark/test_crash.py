@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark.faults import POINTS
+from strobe.hosts.spark.crash_points import POINTS
 from strobe.store.consistency import check_manifest
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout

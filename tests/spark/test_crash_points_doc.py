@@ -7,7 +7,7 @@ import importlib
 import re
 from pathlib import Path
 
-from strobe.hosts.spark.faults import POINTS
+from strobe.hosts.spark.crash_points import POINTS
 from tests.documents import ROOT
 
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import strobe
 from strobe.cli.main import main
-from strobe.hosts.spark import spark_checkpoint
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Damaged
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
 from tests.spark.test_pipeline import ledger

@@ -45,8 +45,8 @@ from pyspark.sql.types import (
 
 from strobe.hosts.spark.connectors import staging
 from strobe.hosts.spark.connectors.base import Part, SinkContext
-from strobe.hosts.spark.connectors.delta import DeltaSink
-from strobe.hosts.spark.connectors.delta_restore import why_unreachable
+from strobe.hosts.spark.connectors.delta.restore import why_unreachable
+from strobe.hosts.spark.connectors.delta.sink import DeltaSink
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 

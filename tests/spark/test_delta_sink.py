@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from strobe.hosts.spark.connectors.base import Part, SinkContext, SinkFate
-from strobe.hosts.spark.connectors.delta import DeltaSink
+from strobe.hosts.spark.connectors.delta.sink import DeltaSink
 from strobe.model.errors import Fenced
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.assemble import draft_stages
-from strobe.hosts.spark.gate import Gate, GateHandler
-from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.channel.gate import Gate, GateHandler
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.stage.assemble import draft_stages
 from strobe.model.errors import Misuse
 from tests.spark.ledger_data import read_transfers, write_transfers
 

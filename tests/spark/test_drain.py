@@ -10,9 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark import last_batch, spark_checkpoint
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.stage_files import stage_checkpoint
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint import final_batch as last_batch
+from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from strobe.store.session import Session

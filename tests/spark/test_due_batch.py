@@ -22,9 +22,10 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import strobe
-from strobe.hosts.spark import due_batch, spark_checkpoint
-from strobe.hosts.spark.due_batch import Waits
-from strobe.hosts.spark.stage_files import channel_positions, stage_checkpoint
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint.stage_files import channel_positions, stage_checkpoint
+from strobe.hosts.spark.stage import due_batch
+from strobe.hosts.spark.stage.due_batch import Waits
 from strobe.model.ids import NodeId
 from strobe.store.locate import locate
 from tests.spark.jobs import PATIENCE, eventually, finish, stage

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import spark_checkpoint
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from tests.spark.test_due_batch import write_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import empty_batch, spark_checkpoint
-from strobe.hosts.spark.channel_log import ChannelLog
-from strobe.hosts.spark.due_batch import Waits, settle
+from strobe.hosts.spark.channel.log import ChannelLog
+from strobe.hosts.spark.checkpoint import empty_batch
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.stage.due_batch import Waits, settle
 from strobe.model.ids import NodeId
 
 TIMED = Waits(watermark=True)

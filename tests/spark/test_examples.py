@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark.job import Job, JobState, start_job
-from strobe.hosts.spark.loading import load_pipeline
+from strobe.hosts.spark.job.job import Job, JobState, start_job
+from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.store.consistency import check_manifest
 from tests.spark.jobs import PATIENCE, eventually
 from tests.spark.ledger_data import delta_rows

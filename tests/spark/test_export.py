@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.export import CONTENTS, export_snapshot
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.snapshot.export import CONTENTS, export_snapshot
 from strobe.model.errors import Misuse
 from strobe.store.locate import locate
 from tests.spark.jobs import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strobe.hosts.spark.connectors.base import Unreachable
-from strobe.hosts.spark.failures import is_outage, permanent, reason
+from strobe.hosts.spark.stage.failures import is_outage, permanent, reason
 from strobe.model.errors import Damaged, Failed
 from strobe.model.ids import NodeId
 

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Failed
 from tests.spark.jobs import check_checkpoints, eventually, stage
 from tests.spark.ledger_data import read_transfers, write_transfers

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import home as home_module
-from strobe.hosts.spark.home import JobHome, read_runtime
-from strobe.hosts.spark.stage_files import adopt_checkpoints, stage_checkpoint
+from strobe.hosts.spark.checkpoint.stage_files import adopt_checkpoints, stage_checkpoint
+from strobe.hosts.spark.home import job_home as home_module
+from strobe.hosts.spark.home.job_home import JobHome, read_runtime
 from strobe.model.errors import Fenced, Misuse
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.holding import is_held

@@ -17,12 +17,12 @@ from deltalake import write_deltalake
 from pyspark.sql.types import LongType, StructField, StructType
 
 import strobe
-from strobe.hosts.spark.channel_log import ChannelLog
+from strobe.hosts.spark.channel.log import ChannelLog
+from strobe.hosts.spark.checkpoint.layout import check_laid_out, lay_out_stage
 from strobe.hosts.spark.connectors.base import Sink, SinkContext, SinkFate
-from strobe.hosts.spark.connectors.delta_restore import copy_appended, why_unreachable
-from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.hosts.spark.savepoint_content import content_of, schema_of
-from strobe.hosts.spark.stage_layout import check_laid_out, lay_out_stage
+from strobe.hosts.spark.connectors.delta.restore import copy_appended, why_unreachable
+from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.snapshot.savepoint_content import content_of, schema_of
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.codec import root_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark.connectors import kafka
-from strobe.hosts.spark.jars import cache_directory, fetched, read_lock
+from strobe.hosts.spark.connectors.kafka import sink as kafka
+from strobe.hosts.spark.jvm.jars import cache_directory, fetched, read_lock
 from strobe.model.errors import Damaged, Failed
 
 pytestmark = pytest.mark.spark  # Ivy needs a Java

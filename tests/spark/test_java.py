@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark.java import find_java
+from strobe.hosts.spark.jvm.java import find_java
 from strobe.model.errors import Failed
 
 MODULE_OPTION = "--add-modules=jdk.incubator.vector"

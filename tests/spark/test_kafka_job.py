@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark.connectors import kafka_source, kafka_transactions
 from strobe.hosts.spark.connectors.base import SinkContext
+from strobe.hosts.spark.connectors.kafka import source as kafka_source
+from strobe.hosts.spark.connectors.kafka import transactions as kafka_transactions
 from strobe.model.ids import Incarnation, NodeId, Timeline
 from tests.services import Server
 from tests.spark.jobs import check_checkpoints, eventually, finish, stage

@@ -13,13 +13,14 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark import faults
-from strobe.hosts.spark.connectors import kafka_client, kafka_transactions
+from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.connectors.base import Part, SinkContext, Unreachable
-from strobe.hosts.spark.connectors.kafka_client import KafkaCluster
-from strobe.hosts.spark.connectors.kafka_commits import CommitLog, CommitRecord
-from strobe.hosts.spark.connectors.kafka_transactions import Needs
-from strobe.hosts.spark.local_frame import local_frame
+from strobe.hosts.spark.connectors.kafka import client as kafka_client
+from strobe.hosts.spark.connectors.kafka import transactions as kafka_transactions
+from strobe.hosts.spark.connectors.kafka.client import KafkaCluster
+from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord
+from strobe.hosts.spark.connectors.kafka.transactions import Needs
+from strobe.hosts.spark.stage.local_frame import local_frame
 from strobe.model.errors import Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from tests.servers.kafka import PASSWORD, USER, free_ports
@@ -321,7 +322,7 @@ def test_a_broker_killed_in_the_middle_of_a_transaction_and_started_again_has_ea
             own_broker.kill()
 
     with monkeypatch.context() as patch:
-        patch.setattr(faults, "point", die)
+        patch.setattr(crash_points, "point", die)
         with pytest.raises(Unreachable, match="will be repeated as a whole"):
             sink.commit(part(0), prepared)
     # Snapshots go on while the broker is away.

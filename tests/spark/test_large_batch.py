@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark.channel import ChannelWriter
-from strobe.hosts.spark.writer import write_batch
+from strobe.hosts.spark.channel.parquet import write_batch
+from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.model.ids import Incarnation, NodeId, Timeline
 
 pytestmark = pytest.mark.spark

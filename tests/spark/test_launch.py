@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark import launch
-from strobe.hosts.spark.session_directory import SessionDirectory, sweep
+from strobe.hosts.spark.jvm import launch
+from strobe.hosts.spark.jvm.session_directory import SessionDirectory, sweep
 from strobe.model.errors import Misuse
 from tests.spark.test_ports import process_tree
 
 PASSWORD = "correct-horse-battery"
 SESSION = f"""
 import sys
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.jvm.session import spark_session
 spark = spark_session("secrets", "local[1]", log="spark.log", extra={{
     "spark.my.password": {PASSWORD!r}, "spark.driver.extraJavaOptions": "-Dmy.password={PASSWORD} -Dmy.path='a b'",
 }})

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.leftovers import sweep
-from strobe.hosts.spark.stage_files import stage_checkpoint
+from strobe.hosts.spark.checkpoint.leftovers import sweep
+from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Damaged
 from strobe.model.ids import NodeId
 from tests.spark.jobs import finish

@@ -15,10 +15,10 @@ from pyspark import SparkContext
 from pyspark import cloudpickle as _cloudpickle
 from pyspark.sql import SparkSession
 
-import strobe
-from strobe.hosts.spark import loading
-from strobe.hosts.spark.loading import load_pipeline
-from strobe.hosts.spark.user_code import CodeRoot, code_entries, code_roots, give_to_workers, hidden_names
+from strobe.hosts.spark.pipeline import loading
+from strobe.hosts.spark.pipeline.loading import load_pipeline
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.pipeline.user_code import CodeRoot, code_entries, code_roots, give_to_workers, hidden_names
 from strobe.model.errors import Misuse
 
 cloudpickle: Any = _cloudpickle
@@ -65,7 +65,7 @@ def elsewhere(function: Callable[..., Any], *arguments: object) -> str:
     return str(done.stdout.decode().strip())
 
 
-def function_of(pipeline: strobe.Pipeline, name: str) -> Any:
+def function_of(pipeline: Pipeline, name: str) -> Any:
     (stage,) = pipeline.stages.values()
     return stage.function.__globals__[name]
 

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from strobe.hosts.spark.evolve import changed_state, compare_stages, describe_stage, said
-from strobe.hosts.spark.meaning_changes import Weight, uncompared
+from strobe.hosts.spark.plans.changes import Weight, uncompared
+from strobe.hosts.spark.plans.description import describe_stage
+from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, said
 from strobe.model.ids import NodeId
 
 pytestmark = pytest.mark.spark

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.moved import Homes, find_moved, relocate_position, rewrite_source_logs
-from strobe.hosts.spark.rehearse import dry_run
-from strobe.hosts.spark.restorable import why_not_restorable
-from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark.home.moved import Homes, find_moved, relocate_position, rewrite_source_logs
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.job.rehearse import dry_run
+from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.restore.restorable import why_not_restorable
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from strobe.store.places import checkpoints_of

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark.savepoint_targets import mark_of
+from strobe.hosts.spark.snapshot.targets import mark_of
 from strobe.model.errors import Failed, Misuse
 from strobe.store.layout import BUCKET_SAVEPOINT_MARKER
 from strobe.store.locate import locate

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 import strobe
 from strobe.cli.main import cli
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.rehearse import dry_run
-from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.hosts.spark.sink_ledger import PartState, read_ledgers
+from strobe.hosts.spark.commit.ledger import PartState, read_ledgers
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.job.rehearse import dry_run
+from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.spark.jobs import eventually, finish
@@ -107,7 +107,7 @@ def test_a_job_that_ends_with_parts_in_doubt_says_so_and_a_rollback_throws_them_
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
-    monkeypatch.setattr("strobe.hosts.spark.job.SETTLE_PATIENCE", 0.5)
+    monkeypatch.setattr("strobe.hosts.spark.job.job.SETTLE_PATIENCE", 0.5)
     add_file(tmp_path / "in", 0)
     pipeline = numbers(tmp_path / "in", "out", bounded=False, retained=5)
     job = start_job(pipeline, home=str(home), base=tmp_path, spark=spark)
@@ -148,7 +148,7 @@ def test_the_end_of_all_sources_without_the_last_commit_is_a_failure_and_the_nex
     (tmp_path / "out/down").touch()
     add_file(tmp_path / "in", 0)
     with monkeypatch.context() as patch:
-        patch.setattr("strobe.hosts.spark.job.SETTLE_PATIENCE", 0.2)
+        patch.setattr("strobe.hosts.spark.job.job.SETTLE_PATIENCE", 0.2)
         job = start_job(numbers(tmp_path / "in", "out"), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
         assert job.wait(300)
     assert job.state is strobe.JobState.FAILED

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import strobe
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.ids import ChannelId, NodeId
 from strobe.store.manifest import NOTHING
 from tests.spark.jobs import channel_rows, check_checkpoints, finish

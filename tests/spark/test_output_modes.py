@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark import job as spark_job
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job import job as spark_job
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Misuse
 from tests.spark.jobs import finish
 

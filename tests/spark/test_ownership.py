@@ -16,8 +16,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import strobe
 from strobe.hosts.spark.connectors.base import Sink, SinkContext
-from strobe.hosts.spark.connectors.delta import DeltaSink
-from strobe.hosts.spark.connectors.file import FileSink
+from strobe.hosts.spark.connectors.delta.sink import DeltaSink
+from strobe.hosts.spark.connectors.files.sink import FileSink
 from strobe.hosts.spark.connectors.ownership import claim
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, Timeline

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import strobe
 from strobe.cli.main import main
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.messages import StagePart
-from strobe.hosts.spark.progress import Progress, arrived, completed, with_figures
-from strobe.hosts.spark.recording import Recording
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.snapshot.messages import StagePart
+from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, with_figures
+from strobe.hosts.spark.snapshot.recording import Recording
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.committing import Prepared as Vote
 from strobe.protocol.committing import Session

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
 from strobe.store.consistency import check_manifest
 from tests.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers
 

@@ -18,8 +18,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark import ports
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.jvm import ports
 from tests.spark.jobs import eventually, stage
 
 LINUX = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel's table of sockets is Linux's")

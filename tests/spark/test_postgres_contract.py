@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark.connectors.postgres import PostgresSink
+from strobe.hosts.spark.connectors.postgres.sink import PostgresSink
 from strobe.testing.contract import SinkContract
 from tests.spark.postgres_world import Database
 

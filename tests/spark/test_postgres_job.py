@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
+from strobe.hosts.spark.commit.ledger import read_ledgers
 from strobe.hosts.spark.connectors.base import Part
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.sink_ledger import read_ledgers
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.cut import Json
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId

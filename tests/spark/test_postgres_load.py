@@ -13,8 +13,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from strobe.hosts.spark.connectors.postgres_connect import Dsn, table_of
-from strobe.hosts.spark.connectors.postgres_load import BATCH, Load, Outcome, Verdict, load
+from strobe.hosts.spark.connectors.postgres.connect import Dsn, table_of
+from strobe.hosts.spark.connectors.postgres.load import BATCH, Load, Outcome, Verdict, load
 from tests.spark.postgres_world import Database
 
 pytestmark = pytest.mark.services("postgres")

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark.connectors.postgres_source import Edge, split
+from strobe.hosts.spark.connectors.postgres.source import Edge, split
 from strobe.model.errors import Misuse, StrobeError
 from tests.spark.postgres_world import Database
 

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.spark_checkpoint import last_committed
-from strobe.hosts.spark.stage_files import stage_checkpoint
+from strobe.hosts.spark.checkpoint.files import last_committed
+from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
+from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from strobe.store.manifest import NOTHING

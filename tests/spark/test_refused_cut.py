@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark import manifests
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.snapshot import manifests
 from strobe.model.errors import Failed
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import Manifest

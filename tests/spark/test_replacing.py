@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.rehearse import dry_run
-from strobe.hosts.spark.restore_plan import ChannelAction, RestoreOptions, RestorePlan, StageAction
+from strobe.hosts.spark.job.rehearse import dry_run
+from strobe.hosts.spark.restore.plan import ChannelAction, RestoreOptions, RestorePlan, StageAction
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from tests.spark.jobs import PATIENCE, eventually, finish, stage

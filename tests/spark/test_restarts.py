@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import channel, faults
-from strobe.hosts.spark.admission import Limits
-from strobe.hosts.spark.manifests import snapshot_before
-from strobe.hosts.spark.stage_inputs import Reach, StageInputs
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.channel import writer as channel
+from strobe.hosts.spark.channel.admission import Limits
+from strobe.hosts.spark.snapshot.manifests import snapshot_before
+from strobe.hosts.spark.stage.inputs import Reach, StageInputs
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode
@@ -38,7 +39,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch, shape: str, mode: BarrierMo
         limits=Limits(rows=(None, 1, 7)[seed % 3]),
         max_concurrent=(1, 3)[seed // 3 % 2],
     )
-    monkeypatch.setattr(faults, "point", world.point)
+    monkeypatch.setattr(crash_points, "point", world.point)
     try:
         world.run(500)
         world.settle()

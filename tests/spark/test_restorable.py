@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.spark.restorable import why_not_restorable
+from strobe.hosts.spark.restore.restorable import why_not_restorable
 from strobe.model.graph import Graph
 from strobe.model.ids import NodeId
 from strobe.store.manifest import NodeRecord, Prepared

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark import faults
-from strobe.hosts.spark.rehearse import dry_run, rehearse
-from strobe.hosts.spark.restorable import why_not_restorable
-from strobe.hosts.spark.restore_plan import RestoreOptions
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.job.rehearse import dry_run, rehearse
+from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.restore.restorable import why_not_restorable
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from tests.spark.jobs import check_checkpoints, eventually, finish, stage
@@ -116,7 +116,7 @@ def test_an_unfinished_restore_is_finished_first_or_says_that_its_snapshot_is_go
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(faults, "point", point)
+        patch.setattr(crash_points, "point", point)
         with pytest.raises(Killed):
             start(pipeline, tmp_path, spark, snapshot="copy/1")
     job = start(pipeline, tmp_path, spark)
@@ -125,7 +125,7 @@ def test_an_unfinished_restore_is_finished_first_or_says_that_its_snapshot_is_go
     assert ids_of(tmp_path / "copied") == list(range(60))
 
     with monkeypatch.context() as patch:
-        patch.setattr(faults, "point", point)
+        patch.setattr(crash_points, "point", point)
         with pytest.raises(Killed):
             start(pipeline, tmp_path, spark, snapshot="copy/1")
     (tmp_path / "home/jobs/copy/snapshots/chk-000001/manifest.json").unlink()

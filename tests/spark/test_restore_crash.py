@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark.faults import POINTS
+from strobe.hosts.spark.crash_points import POINTS
 from strobe.store.locate import locate
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
 

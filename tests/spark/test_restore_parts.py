@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from strobe.cli.restore import parse_partitions
-from strobe.hosts.spark.evolve import changed_state, compare_stages, rearranged
-from strobe.hosts.spark.memory import NEW, Intent, memory_from_json, memory_json
-from strobe.hosts.spark.restore_channels import Renumbering
-from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.hosts.spark.spark_checkpoint import batch_files
-from strobe.hosts.spark.stage_files import note_starts, relocate_state, start_positions
-from strobe.hosts.spark.stage_offsets import mark_offsets, rearrange_offsets, renumber_offsets
+from strobe.hosts.spark.checkpoint.files import batch_files
+from strobe.hosts.spark.checkpoint.offsets import mark_offsets, rearrange_offsets, renumber_offsets
+from strobe.hosts.spark.checkpoint.stage_files import note_starts, relocate_state, start_positions
+from strobe.hosts.spark.home.record import NEW, Intent, memory_from_json, memory_json
+from strobe.hosts.spark.restore.channels import Renumbering
+from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged
+from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId, SnapshotId
 

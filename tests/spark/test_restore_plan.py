@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.rehearse import dry_run
-from strobe.hosts.spark.restore_plan import ChannelAction, How, RestoreOptions, RestorePlan, StageAction
+from strobe.hosts.spark.job.rehearse import dry_run
+from strobe.hosts.spark.restore.plan import ChannelAction, How, RestoreOptions, RestorePlan, StageAction
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from tests.spark.ledger_data import read_transfers, write_transfers
@@ -173,7 +173,7 @@ def test_a_newer_format_is_refused(past: Past, spark: SparkSession, tmp_path: Pa
 
 def test_too_little_room_is_said_beforehand(past: Past, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(past.root)._replace(free=1000)
-    monkeypatch.setattr("strobe.hosts.spark.restore_planning.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("strobe.hosts.spark.restore.planning.shutil.disk_usage", lambda path: usage)
     problem(plan(past, spark), Failed, "too little room", "1,000")
 
 

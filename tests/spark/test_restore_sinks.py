@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from strobe.hosts.spark.commit.ledger import PartState, SinkLedger
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate
-from strobe.hosts.spark.restore_sinks import check_dropped, named_parts, outlook_parts, settle_parts
-from strobe.hosts.spark.sink_ledger import PartState, SinkLedger
+from strobe.hosts.spark.restore.sinks import check_dropped, named_parts, outlook_parts, settle_parts
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import Timeline
 from strobe.store.manifest import Manifest

@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark import savepoint_targets, savepoints
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.savepoint_targets import DirectoryTarget
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.snapshot import savepoints
+from strobe.hosts.spark.snapshot import targets as savepoint_targets
+from strobe.hosts.spark.snapshot.targets import DirectoryTarget
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 from strobe.store.codec import root_of

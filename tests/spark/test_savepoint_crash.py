@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark.faults import POINTS
+from strobe.hosts.spark.crash_points import POINTS
 from strobe.store.layout import BUCKET_SAVEPOINT_MARKER
 from strobe.store.s3 import S3Store
 from tests.spark.ledger_data import write_transfers

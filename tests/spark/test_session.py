@@ -10,9 +10,9 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark.session import FILE_MANAGER, spark_session
-from strobe.hosts.spark.spark_output import SparkOutput
-from strobe.hosts.spark.worker_python import worker_python
+from strobe.hosts.spark.jvm.output import SparkOutput
+from strobe.hosts.spark.jvm.session import FILE_MANAGER, spark_session
+from strobe.hosts.spark.jvm.worker_python import worker_python
 from strobe.model.errors import Misuse
 
 
@@ -98,7 +98,7 @@ def test_the_output_of_an_early_start_becomes_the_jobs_log_and_older_ones_stay(t
 
 def test_the_output_of_an_early_start_that_no_job_comes_of_leaves_nothing(tmp_path: Path) -> None:
     program = (
-        "import sys, pathlib; from strobe.hosts.spark.spark_output import SparkOutput; "
+        "import sys, pathlib; from strobe.hosts.spark.jvm.output import SparkOutput; "
         "print(SparkOutput().before_any_job(pathlib.Path(sys.argv[1])))"
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path / "a" / "home"], capture_output=True, check=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark.faults import POINTS
+from strobe.hosts.spark.crash_points import POINTS
 from tests.spark.two_phase import add_file, visible
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from strobe.hosts.spark.commit.ledger import PartState, SinkLedger, read_ledgers
 from strobe.hosts.spark.connectors.base import Part
-from strobe.hosts.spark.home import JobHome
-from strobe.hosts.spark.sink_ledger import PartState, SinkLedger, read_ledgers
+from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Damaged, Fenced
 from strobe.model.ids import SnapshotId, Timeline
 
@@ -84,7 +84,7 @@ def test_parts_that_were_thrown_away_are_remembered_for_good(home: JobHome) -> N
 def test_a_driver_that_was_given_up_cannot_write_it(home: JobHome, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = opened(home)
     home.stop_heartbeat()
-    monkeypatch.setattr("strobe.hosts.spark.home.LEASE", 0.0)
+    monkeypatch.setattr("strobe.hosts.spark.home.job_home.LEASE", 0.0)
     newer = JobHome(home.home, "job")
     newer.claim(lambda why: None)
     with pytest.raises(Fenced):

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark.job import Job
-from strobe.hosts.spark.moved import Homes
-from strobe.hosts.spark.sink_places import changed_sinks, sink_places
+from strobe.hosts.spark.home.moved import Homes
+from strobe.hosts.spark.job.job import Job
+from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 

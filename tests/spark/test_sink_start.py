@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import strobe
+from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
+from strobe.hosts.spark.commit.ledger import SinkLedger
+from strobe.hosts.spark.commit.start import _check_gone, _check_kind
 from strobe.hosts.spark.connectors.simple import ConsoleSink
-from strobe.hosts.spark.sink_ledger import SinkLedger
-from strobe.hosts.spark.sink_start import _check_gone, _check_kind
-from strobe.hosts.spark.stage_files import stage_checkpoint
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId, Timeline
 from tests.spark.commit_world import NOW, TableSink, World

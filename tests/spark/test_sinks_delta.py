@@ -10,10 +10,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark.connectors import delta, delta_table
 from strobe.hosts.spark.connectors.base import Part, Sink, SinkContext, SinkFate
-from strobe.hosts.spark.connectors.delta import DeltaSink
-from strobe.hosts.spark.local_frame import local_frame
+from strobe.hosts.spark.connectors.delta import sink as delta
+from strobe.hosts.spark.connectors.delta import table as delta_table
+from strobe.hosts.spark.connectors.delta.sink import DeltaSink
+from strobe.hosts.spark.stage.local_frame import local_frame
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.testing import SinkContract

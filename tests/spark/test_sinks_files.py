@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from strobe.hosts.spark.connectors import file, file_restore
 from strobe.hosts.spark.connectors.base import Sink, SinkContext
-from strobe.hosts.spark.connectors.file import FileSink
-from strobe.hosts.spark.local_frame import local_frame
+from strobe.hosts.spark.connectors.files import restore as file_restore
+from strobe.hosts.spark.connectors.files import sink as file
+from strobe.hosts.spark.connectors.files.sink import FileSink
+from strobe.hosts.spark.stage.local_frame import local_frame
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.testing import SinkContract

@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
-from strobe.hosts.spark.connectors.delta_rows import RowRules, newest_by_key
+from strobe.hosts.spark.connectors.delta.rows import RowRules, newest_by_key
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 

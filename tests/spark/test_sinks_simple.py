@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strobe.hosts.spark.connectors import simple
 from strobe.hosts.spark.connectors.base import Sink, SinkContext
 from strobe.hosts.spark.connectors.simple import BatchInfo, ForeachBatchSink, MemorySink
-from strobe.hosts.spark.local_frame import local_frame
+from strobe.hosts.spark.stage.local_frame import local_frame
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, Timeline
 from strobe.testing import SinkContract

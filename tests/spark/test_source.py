@@ -21,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strobe.hosts.spark.channel import ChannelLog, ChannelWriter, DataFile
-from strobe.hosts.spark.gate import Gate, GateAddress, GateClient, GateClosed
-from strobe.hosts.spark.source import balance, read_channel
-from strobe.hosts.spark.writer import write_batch
+from strobe.hosts.spark.channel.gate import Gate, GateAddress, GateClient, GateClosed
+from strobe.hosts.spark.channel.parquet import write_batch
+from strobe.hosts.spark.channel.source import balance, read_channel
+from strobe.hosts.spark.channel.writer import ChannelLog, ChannelWriter, DataFile
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 
@@ -354,10 +354,10 @@ def test_no_two_streams_share_the_map_that_starting_queries_put_settings_into(wo
 DRIVER = """
     import sys, time
     from pathlib import Path
-    from strobe.hosts.spark.channel import ChannelWriter
-    from strobe.hosts.spark.gate import Gate
-    from strobe.hosts.spark.session import spark_session
-    from strobe.hosts.spark.source import read_channel
+    from strobe.hosts.spark.channel.writer import ChannelWriter
+    from strobe.hosts.spark.channel.gate import Gate
+    from strobe.hosts.spark.jvm.session import spark_session
+    from strobe.hosts.spark.channel.source import read_channel
 
     class Handler:
         def initial(self, stage, channel):

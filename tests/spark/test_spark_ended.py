@@ -13,8 +13,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 
-from strobe.hosts.spark.home import read_runtime
-from strobe.hosts.spark.session import spark_ended
+from strobe.hosts.spark.home.job_home import read_runtime
+from strobe.hosts.spark.jvm.session import spark_ended
 from tests.spark.jobs import eventually
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
 

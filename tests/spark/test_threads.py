@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import strobe
-from strobe.hosts.spark import agent as agent_module
-from strobe.hosts.spark import gate as gate_module
-from strobe.hosts.spark import home as home_module
-from strobe.hosts.spark import spark_checkpoint
-from strobe.hosts.spark.agent import StageAgent
-from strobe.hosts.spark.gate import Gate, GateClient
-from strobe.hosts.spark.home import JobHome
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.channel import gate as gate_module
+from strobe.hosts.spark.channel.gate import Gate, GateClient
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.home import job_home as home_module
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.stage import agent as agent_module
+from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.model.errors import Failed, Fenced, PeerFault
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from tests.spark.agent_world import World

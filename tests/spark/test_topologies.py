@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.job import start_job
+from strobe.hosts.spark.job.job import start_job
 from strobe.store.manifest import Manifest
 from tests.spark.jobs import channel_rows, check_checkpoints, finish
 from tests.spark.ledger_data import delta_rows, read_transfers, write_transfers

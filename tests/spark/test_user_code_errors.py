@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.spark.job import start_job
-from strobe.hosts.spark.loading import load_pipeline
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.pipeline.loading import load_pipeline
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.model.errors import Misuse
 
 pytestmark = pytest.mark.spark
@@ -27,7 +28,7 @@ def rows(spark):
 """
 
 
-def load(directory: Path, body: str) -> strobe.Pipeline:
+def load(directory: Path, body: str) -> Pipeline:
     directory.mkdir(exist_ok=True)
     file = directory / "pipe.py"
     file.write_text(HEAD + dedent(body))

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from strobe.cli.output import Command, Session, Whole, common_options
-from strobe.hosts.spark.demo import Comparison, compare, write_transfers
+from strobe.hosts.spark.job.demo import Comparison, compare, write_transfers
 from strobe.model.errors import Failed, Misuse
 from strobe.store.consistency import check_manifest
 from strobe.store.filesystem import FilesystemStore
@@ -28,7 +28,7 @@ ACCOUNTS = 500
 PIPELINE = """\
 from pathlib import Path
 
-from strobe.hosts.spark.demo import demo_pipeline
+from strobe.hosts.spark.job.demo import demo_pipeline
 
 pipeline = demo_pipeline(Path(__file__).parent / "in")
 """

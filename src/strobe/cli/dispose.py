@@ -8,7 +8,7 @@ import click
 
 from strobe.cli.live_view import human_bytes
 from strobe.cli.output import Command, Session, common_options
-from strobe.hosts.spark.home import JobHome
+from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.disposal import dispose, find
 from strobe.store.holding import is_held

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from strobe.cli.output import Session
-from strobe.hosts.spark.export import CONTENTS, Exported, export_snapshot
-from strobe.hosts.spark.java import find_java
-from strobe.hosts.spark.session import spark_session
+from strobe.hosts.spark.jvm.java import find_java
+from strobe.hosts.spark.jvm.session import spark_session
+from strobe.hosts.spark.snapshot.export import CONTENTS, Exported, export_snapshot
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.locate import Located
 

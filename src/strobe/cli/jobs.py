@@ -10,12 +10,12 @@ import click
 
 from strobe.cli.live_view import checkpoint_table, doubts, human_bytes, human_ms, phase_table, reasons, stage_table
 from strobe.cli.output import Command, Session, common_options
-from strobe.hosts.spark.control import call_job
-from strobe.hosts.spark.home import read_runtime
-from strobe.hosts.spark.listing import list_jobs, summarise
-from strobe.hosts.spark.metrics import progress_from_json, sink_from_json, stage_from_json
-from strobe.hosts.spark.progress import Progress
-from strobe.hosts.spark.sink_ledger import read_ledgers
+from strobe.hosts.spark.commit.ledger import read_ledgers
+from strobe.hosts.spark.home.job_home import read_runtime
+from strobe.hosts.spark.home.listing import list_jobs, summarise
+from strobe.hosts.spark.job.control import call_job
+from strobe.hosts.spark.snapshot.metrics import progress_from_json, sink_from_json, stage_from_json
+from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
@@ -276,7 +276,7 @@ def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[
         return {"snapshot": snapshot, "damaged": error.what}
     why = None
     if manifest.host == "spark":
-        from strobe.hosts.spark.restorable import why_not_restorable  # reads Delta tables, which needs an extra
+        from strobe.hosts.spark.restore.restorable import why_not_restorable  # reads Delta tables, which needs an extra
 
         why = why_not_restorable(manifest, session.home)
     return {

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from strobe.hosts.spark.coordinator_host import Progress
-from strobe.hosts.spark.metrics import JobStatus, SinkStatus, StageStatus
+from strobe.hosts.spark.snapshot.coordinator import Progress
+from strobe.hosts.spark.snapshot.metrics import JobStatus, SinkStatus, StageStatus
 from strobe.protocol.coordination import Kind
 
 __all__ = [

@@ -11,8 +11,8 @@ import click
 
 from strobe.cli.live_view import human_bytes
 from strobe.cli.output import Session
-from strobe.hosts.spark.rehearse import Rehearsal
-from strobe.hosts.spark.restore_plan import ClaimMode, How, RestoreOptions, RestorePlan, StageAction
+from strobe.hosts.spark.job.rehearse import Rehearsal
+from strobe.hosts.spark.restore.plan import ClaimMode, How, RestoreOptions, RestorePlan, StageAction
 from strobe.model.errors import Misuse, StrobeError
 
 __all__ = ["base_option", "parse_partitions", "restore_options", "show_plan", "show_rehearsal"]

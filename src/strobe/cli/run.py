@@ -20,14 +20,14 @@ from strobe.cli.live_view import LiveView, PlainView
 from strobe.cli.log_files import PrivateLogFile, Redacted, Shown
 from strobe.cli.output import Command, Session, common_options
 from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
-from strobe.hosts.spark.job import Job, JobState, start_job
-from strobe.hosts.spark.loading import load_pipeline
-from strobe.hosts.spark.metrics import status_json
-from strobe.hosts.spark.pipeline import Pipeline
-from strobe.hosts.spark.rehearse import dry_run as plan_of
-from strobe.hosts.spark.rehearse import rehearse
-from strobe.hosts.spark.restore_plan import RestoreOptions
-from strobe.hosts.spark.session import end_spark
+from strobe.hosts.spark.job.job import Job, JobState, start_job
+from strobe.hosts.spark.job.rehearse import dry_run as plan_of
+from strobe.hosts.spark.job.rehearse import rehearse
+from strobe.hosts.spark.jvm.session import end_spark
+from strobe.hosts.spark.pipeline.loading import load_pipeline
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.snapshot.metrics import status_json
 from strobe.model.errors import Failed
 from strobe.store.layout import JobLayout
 

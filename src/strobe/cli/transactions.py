@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from strobe.cli.output import Command, Session, common_options
+from strobe.hosts.spark.commit.ledger import Entry, Ledger, PartState, named_handles, read_ledgers
 from strobe.hosts.spark.connectors.origin import position_number
-from strobe.hosts.spark.sink_ledger import Entry, Ledger, PartState, named_handles, read_ledgers
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.store.holding import is_held

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import SkipTest
 
 from strobe.hosts.spark.connectors.base import Sink, SinkFate, TransactionalSink
-from strobe.hosts.spark.local_frame import SparkSession, local_frame
+from strobe.hosts.spark.stage.local_frame import SparkSession, local_frame
 from strobe.model.cut import Json
 from strobe.model.errors import StrobeError
 from strobe.testing.driving import Driver, Row, turns
@@ -55,7 +55,7 @@ class SinkContract:
         return [(batch * 10, tag), (batch * 10 + 1, None), (7, 'the "same", for äll'), (8, tag)]
 
     def spark(self) -> SparkSession:
-        from strobe.hosts.spark.session import spark_session
+        from strobe.hosts.spark.jvm.session import spark_session
 
         return spark_session("strobe-testing", "local[1]")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from strobe.hosts.spark.connectors.base import Delivery, Part, Sink, SinkContext, TransactionalSink
-from strobe.hosts.spark.local_frame import DataFrame, SparkSession, local_frame
+from strobe.hosts.spark.stage.local_frame import DataFrame, SparkSession, local_frame
 from strobe.model.cut import Json
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 

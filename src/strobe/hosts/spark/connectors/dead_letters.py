@@ -30,7 +30,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from strobe.hosts.spark.channel_entries import fsync
+from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse

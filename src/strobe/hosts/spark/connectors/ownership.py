@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from strobe.hosts.spark.channel_entries import fsync
+from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from strobe.hosts.spark.channel_entries import fsync
+from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.connectors.base import (
     Delivery,
     Part,

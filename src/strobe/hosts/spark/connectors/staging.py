@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from strobe.hosts.spark.channel.parquet import write_parquet
 from strobe.hosts.spark.connectors.base import Part, SinkContext
-from strobe.hosts.spark.writer import write_parquet
 from strobe.model.errors import Damaged, Fenced
 
 if TYPE_CHECKING:

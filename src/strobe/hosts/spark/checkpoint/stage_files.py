@@ -1,0 +1,141 @@
+"""Where a stage's Spark checkpoint is, what it says of the stage's channels, and how a takeover gets its own copy.
+
+A driver that has been given up may still be alive. Its Spark must never write into the directory that its successor's
+Spark reads, so a takeover continues in a new generation of directories, made of hard links: the files are immutable.
+
+The copy is made after channels and sinks have been fenced. What the old driver put there before is then final, and
+Spark had logged the offsets of those batches first, so the copy knows every batch that channels and sinks know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from strobe.hosts.shared.durable import fsync
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.model.errors import Failed
+from strobe.model.ids import NodeId
+from strobe.store.manifest import NOTHING
+
+__all__ = [
+    "adopt_checkpoints", "channel_positions", "link_checkpoint", "note_starts", "relocate_state", "stage_checkpoint",
+    "start_positions", "sync_tree",
+]  # fmt: skip
+
+_SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
+
+
+def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
+    number = home.memory.generation if generation is None else generation
+    return home.path(home.layout.stage_checkpoint(uid, home.memory.timeline, number))
+
+
+def channel_positions(checkpoint: Path, batch: int, inputs: Iterable[NodeId]) -> dict[NodeId, int]:
+    """Where each input stood after `batch`, from Spark's own offset log. 0 is before the first row."""
+    starts = start_positions(checkpoint) if batch == NOTHING else {}
+    positions = {uid: starts.get(uid, 0) for uid in inputs}
+    if batch != NOTHING and positions:
+        for offset in spark_checkpoint.read_offsets(checkpoint, batch).sources:
+            if isinstance(offset, dict) and offset.get("channel") in positions:
+                positions[NodeId(offset["channel"])] = int(offset["version"])
+    return positions
+
+
+def _starts(checkpoint: Path) -> Path:
+    """Beside all generations of the timeline: a stage that has not begun has no directory that could be adopted."""
+    return checkpoint.parent.parent / f"starts-{checkpoint.parent.name.partition('.')[0]}.json"
+
+
+def start_positions(checkpoint: Path) -> dict[NodeId, int]:
+    """Where the stage begins on each channel that was there before it did anything; 0 where this says nothing."""
+    try:
+        return {NodeId(uid): int(at) for uid, at in json.loads(_starts(checkpoint).read_bytes()).items()}
+    except FileNotFoundError:
+        return {}
+
+
+def note_starts(checkpoint: Path, starts: Mapping[NodeId, int]) -> None:
+    """Say where the stage begins, durably, before it has a batch."""
+    path = _starts(checkpoint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}")
+    fresh.write_text(json.dumps(dict(starts)))
+    fsync(fresh)
+    os.replace(fresh, path)
+    fsync(path.parent)
+
+
+def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
+    """Give each stage its directory of this generation: a copy of the newest that it has of an earlier one.
+
+    At every start, not only at a takeover: the one that took over may have died before it was done.
+    """
+    for uid in uids:
+        new = stage_checkpoint(home, uid)
+        old = next(
+            (p for g in reversed(range(home.memory.generation)) if (p := stage_checkpoint(home, uid, g)).is_dir()), None
+        )
+        if old is None or new.exists():
+            continue
+        unfinished = new.with_name(f".{new.name}")
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            link_checkpoint(old, unfinished)
+            relocate_state(unfinished, new)
+            unfinished.rename(new)
+        except OSError as error:
+            raise Failed(
+                f"The checkpoint of stage {uid!r} could not be taken over: {error.strerror or error}.",
+                untouched="The old one is as it was.",
+                next="Check the disk that holds it, and run again.",
+            ) from error
+
+
+def relocate_state(checkpoint: Path, place: Path | None = None) -> None:
+    """Spark notes the schemas of a transformWithState by their full path. Make that the one below `place`, which is
+    where `checkpoint` is or will be."""
+    root = (checkpoint if place is None else place).absolute().as_uri().replace("file://", "file:", 1)
+    for path in checkpoint.glob("state/*/_metadata/v2/*"):
+        text = path.read_text()
+        moved = _SCHEMA_PATH.sub(lambda match: f'"{root}/{match[1]}"', text)
+        if moved != text:
+            fresh = path.with_name(f".{path.name}")
+            fresh.write_text(moved)
+            os.replace(fresh, path)
+
+
+def sync_tree(root: Path) -> None:
+    """Make every file below `root`, and their names, durable."""
+    for directory, _, names in os.walk(root):
+        for name in names:
+            fsync(Path(directory, name))
+        fsync(Path(directory))
+    fsync(root.parent)
+
+
+def link_checkpoint(old: Path, new: Path) -> None:
+    """Batches' commits first: Spark writes them last, so whatever a linked commit needs is there to be linked too."""
+    new.mkdir(parents=True)
+    parts = sorted((e.name for e in os.scandir(old)), key=lambda name: (name != "commits", name))
+    for part in parts:
+        if (old / part).is_dir():
+            for directory, _, names in os.walk(old / part):
+                target = new / Path(directory).relative_to(old)
+                target.mkdir(parents=True, exist_ok=True)
+                for name in names:
+                    _link(Path(directory, name), target / name)
+        else:
+            _link(old / part, new / part)
+
+
+def _link(old: Path, new: Path) -> None:
+    if not old.name.startswith("."):
+        with contextlib.suppress(FileNotFoundError):  # the old driver's Spark lets go of what is long past
+            os.link(old, new)

@@ -1,0 +1,1 @@
+"""Two-phase commit of sinks that deliver on snapshot, in step with the snapshots."""

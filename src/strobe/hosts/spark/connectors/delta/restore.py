@@ -1,0 +1,262 @@
+"""What a restore does to a Delta table that a sink writes: take it back to a version, or begin as a copy of one.
+
+Nothing is rewritten: a table goes back by a new commit that names the files of the old version again, so whoever reads
+it meanwhile sees one version or the other. A copy is built beside its place and moved there when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from strobe.hosts.shared.durable import fsync
+from strobe.hosts.spark.channel.log import LOG, ChannelLog, DataFile
+from strobe.hosts.spark.channel.schema import channel_schema
+from strobe.hosts.spark.channel.writer import ChannelWriter, table_schema
+from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
+from strobe.hosts.spark.connectors.delta.table import is_plain
+from strobe.hosts.spark.connectors.origin import below, damaged, place_in, position_number, why_foreign
+from strobe.model.cut import Json
+from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.paths import from_delta_log
+from strobe.store.tree import copy_regular, open_regular
+
+__all__ = [
+    "copy_appended", "copy_table", "outlook", "recorded", "take_back", "why_not_visible",
+    "why_unreachable",
+]  # fmt: skip
+
+_CONSTRAINT: Final = "delta.constraints."
+
+
+def recorded(position: Json) -> tuple[Path, int] | None:
+    """Where the table was at the snapshot, and the version that has what the snapshot made visible."""
+    # Positions of other sinks have a path, too, and anybody's may have a version: only this sink's has letters as well.
+    if not isinstance(position, dict) or not {"letters", "version"} <= position.keys():
+        return None
+    path = place_in(position)
+    if path is None:
+        return None
+    version = position_number(position["version"], "version")
+    app, through = position.get("app"), position.get("through")
+    if isinstance(app, str) and through is not None:
+        version = _version_through(path, app, position_number(through, "batch"), version)
+    return path, version
+
+
+def _version_through(path: Path, app: str, through: int, version: int) -> int:
+    """A sink that delivers on snapshot says where it stands before its part is committed. That commit is the first
+    behind `version` with the highest mark up to batch `through`."""
+    newest = -2
+    for entry in sorted((path / LOG).glob("*.json")):
+        if not entry.stem.isdigit() or int(entry.stem) <= version:
+            continue
+        try:
+            for line in _lines(entry):
+                mark = json.loads(line).get("txn") if b'"txn"' in line else None
+                if mark is not None and mark["appId"] == app and newest < mark["version"] <= through:
+                    newest, found = mark["version"], int(entry.stem)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise damaged(f"{entry} cannot be read ({error}).") from error
+    return version if newest < 0 else found
+
+
+def _lines(entry: Path) -> list[bytes]:
+    with open_regular(entry) as file:
+        return file.read().splitlines()
+
+
+def why_not_visible(position: Json, what: str) -> StrobeError | None:
+    """Whether the job of the snapshot has yet to commit what the snapshot names: a copy would be without it."""
+    was = recorded(position)
+    if was is None or not isinstance(position.get("app"), str) or not DeltaTable.is_deltatable(str(was[0])):
+        return None
+    mark = DeltaTable(str(was[0])).transaction_version(position["app"])
+    if position["through"] < 0 or (mark is not None and mark >= position["through"]):
+        return None
+    return Failed(
+        f"{what} cannot begin as a copy of {was[0]}: what the snapshot names is not visible there yet.",
+        untouched="Nothing was changed.",
+        next="It will be, a moment after the snapshot is complete: try again. `strobe transactions JOB` of the job "
+        "that writes there says what it waits for.",
+    )
+
+
+def outlook(
+    where: Path, what: str, *, keyed: bool, position: Json, context: SinkContext, fork: bool, again: bool
+) -> SinkOutlook:
+    there = DeltaTable.is_deltatable(str(where))
+    origin = place_in(position) if isinstance(position, dict) and "letters" in position else None
+    if origin is not None and origin != where and os.path.lexists(origin):
+        foreign = why_foreign(origin, what, context)
+        if foreign is not None:  # before anything is read there
+            return SinkOutlook(SinkFate.COPIED, f"{where} would start as a copy of {origin}", foreign)
+    was = recorded(position)
+    if fork:
+        return _of_fork(where, what, there and not again, was, context, keyed, copied=there)
+    if was is None:
+        warning = f"{what} is not part of the snapshot: what it holds stays." if there else ""
+        return SinkOutlook(SinkFate.KEPT if there else SinkFate.EMPTY, "it is not part of the snapshot", None, warning)
+    path, version = was
+    if path != where:
+        return _of_fork(where, what, there and not again, was, context, keyed, copied=there)
+    if not there:
+        gone = Failed(
+            f"{what} is gone: {where} is no Delta table any more, so it cannot go back to version {version}.",
+            untouched="Nothing was changed.",
+            next="Put it back, or give the sink another path: it then starts empty.",
+        )
+        return SinkOutlook(SinkFate.ROLLED_BACK, f"to version {version}", gone)
+    problem = why_unreachable(path, version) or _fits(path, context, keyed, what)
+    return SinkOutlook(SinkFate.ROLLED_BACK, f"{where} goes back to version {version}", problem)
+
+
+def _of_fork(
+    where: Path, what: str, taken: bool, was: tuple[Path, int] | None, context: SinkContext, keyed: bool, copied: bool
+) -> SinkOutlook:
+    """A table that begins anew: as a copy, if there is something to copy."""
+    if was is not None and was[0] == where and copied:
+        clash = Misuse(
+            f"Stage {context.stage!r} would write to {where}, which is where the job of the snapshot writes: the two "
+            "would disturb each other.",
+            untouched="Nothing was changed.",
+            next="Say where the new job's tables are to be: --base DIR moves every relative path there.",
+        )
+        return SinkOutlook(SinkFate.COPIED, str(where), clash)
+    if taken:
+        clash = Misuse(
+            f"Stage {context.stage!r} would begin to write to {where}, but there is a table already.",
+            untouched="Nothing was changed.",
+            next="Move it away, or choose another place: --base DIR moves every relative path there.",
+        )
+        return SinkOutlook(SinkFate.COPIED, str(where), clash)
+    if was is None:
+        return SinkOutlook(SinkFate.EMPTY, f"{where} is not part of the snapshot")
+    path, version = was
+    reason = None if copied else why_unreachable(path, version)
+    if reason is not None:
+        warning = f"{what} starts empty, without the rows from before the snapshot: {reason.what}"
+        return SinkOutlook(SinkFate.EMPTY, f"{where}: version {version} of {path} cannot be read", None, warning)
+    problem = None if copied else _fits(path, context, keyed, what)
+    return SinkOutlook(SinkFate.COPIED, f"{where} starts as a copy of {path} at version {version}", problem)
+
+
+def why_unreachable(path: Path, version: int) -> StrobeError | None:
+    """Why the table cannot be read as it was at that version; None if every file of it is still there."""
+    try:
+        if not DeltaTable.is_deltatable(str(path)):
+            raise Failed(f"{path} is no Delta table.")
+        for file in files_of(path, version):
+            if not file.is_file():
+                raise Failed(f"{file} is gone.")
+            if not below(file, path):
+                raise Failed(f"{file} leads out of the table.")
+    except (StrobeError, DeltaError, OSError) as error:
+        said = error.what if isinstance(error, StrobeError) else str(error).partition("\n")[0]
+        return Failed(
+            f"{path} cannot be read as it was at version {version}: {said}",
+            untouched="Nothing was changed.",
+            next="Choose a later snapshot; keep VACUUM and log cleanup away from what a retained snapshot needs.",
+        )
+    return None
+
+
+def files_of(path: Path, version: int) -> list[Path]:
+    """The files of the table as it reads at that version."""
+    newest = DeltaTable(str(path)).version()
+    if version > newest:  # deltalake would look for every version in between
+        raise Failed(f"{path} has no version {version}: its newest is {newest}.")
+    # In the log, and only there, a file has the one name that leads to it.
+    named = pa.table(DeltaTable(str(path), version=max(version, 0)).get_add_actions(flatten=True))["path"]
+    return [path / from_delta_log(name) for name in named.to_pylist()]
+
+
+def _fits(path: Path, context: SinkContext, keyed: bool, what: str) -> StrobeError | None:
+    there, now = table_schema(path), channel_schema(context.schema, context.stage)
+    if there == now or ((keyed or not is_plain(path)) and {f.name for f in now} <= {f.name for f in there}):
+        return None
+    return Misuse(
+        f"Stage {context.stage!r} now returns {now.simpleString()}, but {what} holds {there.simpleString()}.",
+        untouched="Nothing was changed.",
+        next="Return the same columns as before, or write to another table.",
+    )
+
+
+def copy_appended(source: Path, version: int, where: Path, context: SinkContext) -> None:
+    def build(place: Path) -> None:
+        writer = ChannelWriter(
+            place, context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
+            incarnation=context.incarnation,
+        )  # fmt: skip
+        files = ChannelLog(source).files_at(version)
+        for file in files:
+            target = place / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not below(source / file.path, source):
+                raise Failed(f"{source / file.path} leads out of the table.", untouched="The original is as it was.")
+            copy_regular(source / file.path, target)
+        if files:
+            writer.append_restored(tuple(DataFile(f.path, f.rows, f.size) for f in files), version)
+        writer.sync(writer.log.head)
+        writer.close()
+
+    _in_place(where, build)
+
+
+def take_back(where: Path, version: int) -> None:
+    """The table has the files of `version` again."""
+    table = DeltaTable(str(where))
+    if set(table.file_uris()) != set(DeltaTable(str(where), version=version).file_uris()):
+        table.restore(version)
+
+
+def copy_table(source: Path, version: int, where: Path) -> None:
+    def build(place: Path) -> None:
+        for file in files_of(source, version):
+            if not below(file, source):
+                raise Failed(f"{file} leads out of the table.", untouched="The original is as it was.")
+        table = DeltaTable(str(source), version=version)
+        about = table.metadata()
+        rules = {k: v for k, v in about.configuration.items() if k.startswith(_CONSTRAINT) and v}
+        DeltaTable.create(
+            str(place),
+            table.schema(),
+            mode="error",
+            partition_by=list(about.partition_columns),
+            configuration={k: v for k, v in about.configuration.items() if k not in rules},
+        )
+        for name, expression in rules.items():
+            DeltaTable(str(place)).alter.add_constraint({name.removeprefix(_CONSTRAINT): expression})
+        write_deltalake(str(place), table.to_pyarrow_dataset().scanner().to_reader(), mode="append")
+        for directory, _, names in os.walk(place):
+            for name in (*names, "."):
+                fsync(Path(directory, name))
+
+    _in_place(where, build)
+
+
+def _in_place(where: Path, build: Callable[[Path], None]) -> None:
+    """Whole or not at all. One that is there already was made by an attempt that did not come to its end."""
+    if DeltaTable.is_deltatable(str(where)):
+        return
+    place = where.with_name(f".{where.name}.restoring")
+    try:
+        shutil.rmtree(place, ignore_errors=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        build(place)
+        place.rename(where)
+        fsync(where.parent)
+    except (OSError, DeltaError) as error:
+        raise Failed(
+            f"The copy of a table to {where} failed: {error}.",
+            untouched="The original is as it was.",
+            next="Make room there, and run the same command again.",
+        ) from error

@@ -1,0 +1,1 @@
+"""Directories of Parquet, JSON, CSV or text files as sinks."""

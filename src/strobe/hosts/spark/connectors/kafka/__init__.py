@@ -1,0 +1,1 @@
+"""Kafka: a transactional sink, and a source."""

@@ -1,0 +1,1 @@
+"""Postgres: a sink with prepared transactions, and a source."""

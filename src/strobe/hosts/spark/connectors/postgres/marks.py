@@ -1,0 +1,226 @@
+"""What a sink keeps in Postgres beside its rows: who may write, how far the table has come, what is prepared.
+
+`strobe_sinks` has one row for each sink: the job's home that owns it, and the incarnation that may write.
+`strobe_batches` has one for each sink and timeline: the last batch that is visible. Both are in the schema of the
+sink's table.
+
+A prepared transaction is called `strobe/OWNER/JOB/STAGE/SINK/TIMELINE/SNAPSHOT/AFTER-THROUGH/ATTEMPT`, so that it is
+found by its name after any crash, of the driver or of Postgres, by this job and by nobody else: two homes may have jobs
+of the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from strobe.hosts.spark.connectors.base import Part, SinkContext
+from strobe.hosts.spark.connectors.postgres.connect import Dsn, quoted
+from strobe.hosts.spark.connectors.postgres.load import MARKS, SINKS
+from strobe.model.errors import Fenced, Misuse
+
+__all__ = ["Marks", "PreparedPart", "owner_of"]
+
+_LONGEST: Final = 199  # bytes of a prepared transaction's name
+_PATIENCE: Final = 10.0  # seconds for connections of an older driver to end
+_OWNER: Final = "owner"
+
+
+def owner_of(context: SinkContext) -> str:
+    """What tells this home's sink from one of the same name in another home; made when first asked for."""
+    path = context.staging.parent / _OWNER
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".tmp")
+        fresh.write_text(uuid.uuid4().hex)
+        fresh.rename(path)
+    return path.read_text().strip()
+
+
+def known_owner(context: SinkContext) -> str | None:
+    path: Path = context.staging.parent / _OWNER
+    return path.read_text().strip() if path.exists() else None
+
+
+@dataclass(frozen=True)
+class PreparedPart:
+    """A prepared transaction of a sink."""
+
+    gid: str
+    timeline: int
+    snapshot: int
+    after: int
+    through: int
+
+
+@dataclass(frozen=True)
+class Marks:
+    """`schema` is that of the sink's table."""
+
+    dsn: Dsn
+    schema: str
+    table: str
+    context: SinkContext
+    owner: str
+
+    @property
+    def sink(self) -> str:
+        return f"{self.context.job}/{self.context.name}"
+
+    @property
+    def application(self) -> str:
+        """What the connections of this incarnation are called."""
+        return f"{self._applications}{self.context.incarnation}"
+
+    @property
+    def _applications(self) -> str:
+        return f"strobe {hashlib.sha256(f'{self.owner}/{self.sink}'.encode()).hexdigest()[:16]} "
+
+    def of(self, name: str) -> str:
+        return quoted(self.schema, name).replace("%", "%%")
+
+    # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def set_up(self, connection: psycopg.Connection[Any]) -> None:
+        """The two tables, this sink's row, and no other driver of it from now on."""
+        self._make_tables(connection)
+        self._check_owner(connection)
+        self.send_away(connection, older=True)
+        standing = connection.execute(
+            f"INSERT INTO {self.of(SINKS)} AS s (sink, owner, table_name, incarnation, at) "
+            "VALUES (%s, %s, %s, %s, now()) ON CONFLICT (sink) DO UPDATE SET incarnation = excluded.incarnation, "
+            "table_name = excluded.table_name, at = now() "
+            "WHERE s.incarnation <= excluded.incarnation AND s.owner = excluded.owner RETURNING 1",
+            (self.sink, self.owner, self.table, int(self.context.incarnation)),
+        ).fetchone()
+        if standing is None:
+            self._check_owner(connection)
+            raise Fenced(
+                f"A newer driver than incarnation {self.context.incarnation} of job {self.context.job!r} writes to "
+                f"{self.table} at {self.dsn.address}.",
+                untouched="Nothing was written.",
+            )
+
+    def _make_tables(self, connection: psycopg.Connection[Any]) -> None:
+        there = connection.execute(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename IN (%s, %s)",
+            (self.schema, SINKS, MARKS),
+        ).fetchone()
+        if there == (2,):
+            return
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('strobe tables'))")  # or two would make them
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {quoted(self.schema, SINKS)} (sink text PRIMARY KEY, owner text NOT NULL, "
+                "table_name text NOT NULL, incarnation bigint NOT NULL, at timestamptz NOT NULL)".encode()
+            )
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {quoted(self.schema, MARKS)} (sink text, timeline bigint, "
+                "batch bigint NOT NULL, incarnation bigint NOT NULL, at timestamptz NOT NULL, "
+                "PRIMARY KEY (sink, timeline))".encode()
+            )
+
+    def other_owner(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether a job of this name in another home has written here."""
+        there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (quoted(self.schema, SINKS),)).fetchone()
+        if there != (True,):
+            return False
+        held = connection.execute(f"SELECT owner FROM {self.of(SINKS)} WHERE sink = %s", (self.sink,)).fetchone()
+        return held is not None and held[0] != self.owner
+
+    def _check_owner(self, connection: psycopg.Connection[Any]) -> None:
+        if self.other_owner(connection):
+            raise self.clash()
+
+    def clash(self) -> Misuse:
+        return Misuse(
+            f"Sink {self.context.name!r} of a job {self.context.job!r} in another home writes to Postgres at "
+            f"{self.dsn.address}, schema {self.schema}: the batches of the two would be taken for each other's.",
+            untouched="Nothing was written.",
+            next="Run the job with that home, or give this one another name. If the other is gone for good: "
+            f"DELETE FROM {quoted(self.schema, SINKS)} WHERE sink = '{self.sink}'; "
+            f"DELETE FROM {quoted(self.schema, MARKS)} WHERE sink = '{self.sink}'",
+        )
+
+    def send_away(self, connection: psycopg.Connection[Any], *, older: bool = False) -> None:
+        """End the connections of this sink's other attempts, of this incarnation or of older ones: one that sleeps in
+        the middle of a transaction holds locks."""
+        others = "application_name LIKE %s" if older else "application_name = %s"
+        name = f"{self._applications}%" if older else self.application
+        mine = f"{others} AND pid <> pg_backend_pid() AND usename = current_user"
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            ended = connection.execute(
+                f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {mine}", (name,)
+            ).fetchone()
+            if ended in (None, (0,)) or time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
+
+    # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def visible(self, connection: psycopg.Connection[Any], timeline: int) -> int | None:
+        """The last batch of the timeline that others see; None before the first part."""
+        found = connection.execute(
+            f"SELECT batch FROM {self.of(MARKS)} WHERE sink = %s AND timeline = %s", (self.sink, timeline)
+        ).fetchone()
+        return None if found is None else int(found[0])
+
+    def begin(self, connection: psycopg.Connection[Any], timeline: int, after: int) -> int:
+        """The same, noted before the first part of a timeline: what comes after `after` is not visible."""
+        found = self.visible(connection, timeline)
+        if found is not None:
+            return found  # the row may be locked, by a transaction that is prepared
+        connection.execute(
+            f"INSERT INTO {self.of(MARKS)} (sink, timeline, batch, incarnation, at) VALUES (%s, %s, %s, %s, now()) "
+            "ON CONFLICT DO NOTHING",
+            (self.sink, timeline, after, int(self.context.incarnation)),
+        )
+        found = self.visible(connection, timeline)
+        return after if found is None else found
+
+    # ── prepared transactions ───────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def prefix(self) -> str:
+        name = f"strobe/{self.owner[:8]}/{self.sink}/"
+        return name if len(name.encode()) < 120 else f"strobe/{hashlib.sha256(name.encode()).hexdigest()[:32]}/"
+
+    def gid(self, part: Part, after: int) -> str:
+        """A new name for an attempt to prepare the part's batches after `after`."""
+        numbers = f"{part.timeline}/{part.snapshot}/{after}-{part.through}/{uuid.uuid4().hex[:8]}"
+        gid = self.prefix + numbers
+        assert len(gid.encode()) <= _LONGEST, gid
+        return gid
+
+    def prepared(self, connection: psycopg.Connection[Any]) -> Iterator[PreparedPart]:
+        """This sink's, of all timelines."""
+        found = connection.execute(
+            "SELECT gid FROM pg_prepared_xacts WHERE starts_with(gid, %s) AND database = current_database()",
+            (self.prefix,),
+        ).fetchall()
+        for (gid,) in found:
+            timeline, snapshot, span, _ = gid.removeprefix(self.prefix).split("/")
+            after, _, through = span.rpartition("-")
+            yield PreparedPart(gid, int(timeline), int(snapshot), int(after), int(through))
+
+    def roll_back(self, connection: psycopg.Connection[Any], gid: str) -> None:
+        self._end(connection, "ROLLBACK", gid)
+
+    def commit(self, connection: psycopg.Connection[Any], gid: str) -> bool:
+        """False if there is no such transaction (any more)."""
+        return self._end(connection, "COMMIT", gid)
+
+    def _end(self, connection: psycopg.Connection[Any], how: str, gid: str) -> bool:
+        try:
+            connection.execute(f"{how} PREPARED '{gid}'".encode())
+        except psycopg.errors.UndefinedObject:
+            return False
+        return True

@@ -1,0 +1,329 @@
+"""Who runs a job: the lock, the heartbeat, and the two numbers that order time.
+
+One driver at a time. The lock is an advisory file lock, so a driver that is killed releases it. A driver that is alive
+but silent (stopped, or on a machine that hangs) is given up after `LEASE` seconds without a heartbeat: the next one
+takes over with a higher incarnation, and the old one, should it wake, finds itself fenced off and ends.
+
+`incarnation.json` is the job's small durable memory: incarnation, timeline, the highest snapshot id ever taken, and
+the generation of the stages' Spark checkpoints. A takeover starts a new generation, so that two Sparks never share a
+directory.
+
+*Fencing.* Each incarnation has a directory of its own, `driver-N`, and writes the files that all drivers share by
+moving them out of it. Who takes over makes the next directory, which only one can, and then moves the older ones away:
+from that moment a write of an older driver finds nothing to move, however long ago it was begun. So what the new driver
+reads afterwards is the old one's last word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from strobe.hosts.spark.home.record import NEW, JobMemory, memory_from_json, memory_json
+from strobe.model.errors import Damaged, Failed, Fenced, Misuse
+from strobe.model.ids import Incarnation, SnapshotId
+from strobe.store.layout import JobLayout
+from strobe.store.private import make_private
+
+__all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "read_runtime"]
+
+_log = logging.getLogger("strobe.home")
+LEASE = float(os.environ.get("STROBE_LEASE", "30"))
+HEARTBEAT = min(1.0, LEASE / 4)
+
+
+def read_runtime(home: Path, job: str) -> dict[str, Any] | None:
+    """What the job's driver says of itself: pid, port, state, …; None if it was never started here."""
+    try:
+        value = json.loads((home / JobLayout(job).runtime).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{home / JobLayout(job).runtime} cannot be read: {error}.") from error
+    return value if isinstance(value, dict) else None
+
+
+class JobHome:
+    """The one driver's hold on a job. Made by `claim`; `release` when done."""
+
+    def __init__(self, home: Path, job: str) -> None:
+        self.home = home.absolute()
+        self.job = job
+        self.layout = JobLayout(job)
+        self.memory = NEW
+        self._lock_file: int | None = None
+        self._write_lock = threading.Lock()
+        self._stop = threading.Event()
+        self._beat: threading.Thread | None = None
+        self._runtime: dict[str, Any] = {}
+
+    def path(self, key: str) -> Path:
+        return self.home / key
+
+    def claim(self, on_fenced: Callable[[str], None]) -> None:
+        """Become the job's driver, or Misuse if another one is. Raises the incarnation, durably.
+
+        `on_fenced` is called, from whichever thread finds out, when another driver has taken over.
+        """
+        self._on_fenced = on_fenced
+        try:
+            if make_private(self.path(self.layout.root)):
+                _log.warning("Everybody could read %s. Now only you can.", self.path(self.layout.root))
+            self._lock_file = self._take_lock()
+            try:
+                self._take_incarnation()
+                if self._lock_file is None:
+                    self._lock_file = self._replace_lock()
+            except BaseException:
+                self.release()
+                raise
+        except OSError as error:
+            raise Failed(
+                f"The home directory {self.home} cannot be used: {error.strerror or error}.",
+                untouched="Nothing was started.",
+                next="Choose another with --home, or make it writable.",
+            ) from error
+        self._beat = threading.Thread(target=self._heartbeat, name="heartbeat", daemon=True)
+        self._beat.start()
+
+    def check_owner(self) -> None:
+        """Fenced if another driver has taken over: asked before anything becomes visible or is deleted."""
+        if not self._own.is_dir():
+            raise self._fenced()
+
+    def reserve(self, snapshot: SnapshotId) -> None:
+        """The id is taken for ever, whatever becomes of the snapshot."""
+        self.remember(snapshot=max(self.memory.snapshot, snapshot))
+
+    def remember(self, **changes: Any) -> None:
+        """Change the memory, durably, in one write."""
+        with self._write_lock:
+            memory = replace(self.memory, **changes)
+            self._write(self.layout.incarnation, memory_json(memory), durable=True)
+            self.memory = memory
+
+    def write(self, key: str, value: dict[str, Any]) -> None:
+        """Replace a small file of the job, durably; Fenced if this is no longer the job's driver."""
+        with self._write_lock:
+            target = self.path(key)
+            if not target.parent.is_dir():
+                target.parent.mkdir(parents=True)
+                for above in target.parents[: len(Path(key).parts) - 1]:
+                    _sync_directory(above)
+            self._write(key, value, durable=True)
+
+    def peek(self) -> None:
+        """Read the job's memory without becoming its driver: for a plan that touches nothing."""
+        self.memory = self._read_memory()
+
+    def publish(self, **facts: Any) -> None:
+        """Facts about the running driver, for those who look from outside."""
+        with self._write_lock:
+            self._runtime.update(facts)
+            self._write(self.layout.runtime, self._runtime, durable=False)
+
+    def release(self) -> None:
+        self.stop_heartbeat()
+        if self.memory.incarnation:
+            shutil.rmtree(self._own, ignore_errors=True)
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def forget(self) -> None:
+        """Remove what a first start has made that came to nothing: only if no stage has done anything."""
+        if not self.path(self.layout.stages).exists():
+            shutil.rmtree(self.path(self.layout.root), ignore_errors=True)
+
+    def stop_heartbeat(self) -> None:
+        self._stop.set()
+        if self._beat is not None and self._beat is not threading.current_thread():
+            self._beat.join()
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _own(self) -> Path:
+        return self.path(self.layout.driver(self.memory.incarnation))
+
+    def _take_lock(self) -> int | None:
+        """The lock, or None if a driver holds it that gives no sign of life."""
+        path = self.path(self.layout.lock)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            if _is_beating(path):
+                raise self._running() from None
+            return None
+        if os.fstat(handle).st_ino != path.stat().st_ino:  # somebody took over between the two calls
+            os.close(handle)
+            return self._take_lock()
+        os.utime(handle)
+        return handle
+
+    def _replace_lock(self) -> int:
+        path = self.path(self.layout.lock)
+        fresh = self._own / path.name
+        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.replace(fresh, path)
+        return handle
+
+    def _take_incarnation(self) -> None:
+        known = self._read_memory()  # nothing is touched if it is damaged
+        older = {
+            n: p for p in self.path(self.layout.root).iterdir() if (n := self.layout.driver_of(p.name)) is not None
+        }
+        mine = Incarnation(max(known.incarnation, *older, 0) + 1)
+        try:
+            self.path(self.layout.driver(mine)).mkdir()
+        except FileExistsError:
+            raise self._running() from None  # another one takes over at this very moment
+        for path in older.values():
+            gone = path.with_name(f"{path.name}.gone")
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                os.rename(path, gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        known = self._read_memory()
+        self.memory = replace(known, incarnation=mine)
+        self.remember(generation=known.generation + (1 if self._lock_file is None else 0))
+
+    def _heartbeat(self) -> None:
+        """Until the end. An error that passes, as on a network file system, must not make a healthy driver look dead;
+        if it stays, others take over when the lease is over, and this driver finds out at its next beat."""
+        last, said = time.monotonic(), False
+        while not self._stop.wait(HEARTBEAT):
+            try:
+                self.check_owner()
+                self._touch_lock()
+            except Fenced:
+                return
+            except Exception as error:
+                silent = time.monotonic() - last
+                if not said or silent >= LEASE:
+                    _log.warning(
+                        "job %s: no sign of life could be given for %.1f s: %s. It is tried again; after %.0f s "
+                        "another driver may take over.", self.job, silent, error, LEASE,
+                    )  # fmt: skip
+                    said = True
+                    last = time.monotonic() if silent >= LEASE else last
+                continue
+            last, said = time.monotonic(), False
+
+    def _touch_lock(self) -> None:
+        if self._lock_file is None:
+            return
+        try:
+            os.utime(self._lock_file)
+        except OSError:
+            # The handle may be stale for good. Others look at the file by its name, and it is ours: we own the job.
+            os.utime(self.path(self.layout.lock))
+
+    def _read_memory(self) -> JobMemory:
+        path = self.path(self.layout.incarnation)
+        try:
+            return memory_from_json(json.loads(path.read_bytes()))
+        except FileNotFoundError as error:
+            # Written before anything else of a job: if there is anything else, somebody has taken it away.
+            if not self.path(self.layout.stages).exists():
+                return NEW
+            raise self._no_memory(path, "it is gone") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._no_memory(path, f"{type(error).__name__}: {error}") from error
+
+    def _write(self, key: str, value: dict[str, Any], *, durable: bool) -> None:
+        """Fenced if this is no longer the job's driver: then the file is as it was."""
+        target = self.path(key)
+        try:
+            with (self._own / target.name).open("w") as file:
+                json.dump(value, file, indent=1)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(self._own / target.name, target)
+            if durable:
+                _sync_directory(target.parent)
+        except FileNotFoundError:
+            raise self._fenced() from None
+        except OSError as error:
+            raise Failed(
+                f"{target} cannot be written: {error.strerror or error}.",
+                untouched="What was there before is as it was.",
+                next=f"Make room on the disk that holds {self.home}, or make it writable.",
+            ) from error
+
+    # ── what can be wrong ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fenced(self) -> Fenced:
+        try:
+            newest = self._read_memory().incarnation
+        except Damaged:
+            newest = Incarnation(0)
+        mine = self.memory.incarnation
+        by = f"by incarnation {newest}" if newest > mine else f"since its directory {self._own} is gone"
+        reason = f"Incarnation {mine} of job {self.job!r} is fenced off {by}."
+        if not self._stop.is_set():  # a driver that has ended needs no telling
+            self._on_fenced(reason)
+        return Fenced(
+            reason, untouched="Nothing was written.", next="A newer run of this job has taken over; this one must stop."
+        )
+
+    def _running(self) -> Misuse:
+        try:
+            runtime = read_runtime(self.home, self.job) or {}
+        except Damaged:
+            runtime = {}
+        who = f"process {runtime.get('pid', '?')} on {runtime.get('host', 'this machine')}"
+        return Misuse(
+            f"Job {self.job!r} is already running: {who} holds it.",
+            untouched="That run was left alone.",
+            next=f"Look at it with `strobe status {self.job}`, end it with `strobe cancel {self.job}`, or choose "
+            f"another --home. A driver that gives no sign of life for {LEASE:.0f} s is replaced.",
+        )
+
+    def _no_memory(self, path: Path, why: str) -> Damaged:
+        return Damaged(
+            f"{path} cannot be read: {why}. Without it nobody knows which driver of job {self.job!r} is the newest.",
+            untouched="Nothing was started, and the job's data is as it was.",
+            next="Put back a copy of it, or restore the newest snapshot into a new home.",
+        )
+
+
+def _is_beating(lock: Path) -> bool:
+    """Whether the lock's holder has given a sign of life within its lease. The clock may have been set since, so a last
+    sign that is too old, or in the future, is not taken at its word: then the next one is waited for."""
+    seen = lock.stat().st_mtime_ns
+    age = time.time() - seen / 1e9
+    if 0 <= age < LEASE:
+        return True
+    deadline = time.monotonic() + (LEASE if age < 0 else 2 * HEARTBEAT)
+    while time.monotonic() < deadline:
+        if lock.stat().st_mtime_ns != seen:
+            return True
+        time.sleep(HEARTBEAT / 10)
+    return False
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def host_name() -> str:
+    return socket.gethostname()

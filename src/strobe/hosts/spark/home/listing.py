@@ -1,0 +1,71 @@
+"""The jobs of a home directory, seen from outside: what `strobe list` and the control API say of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from strobe.hosts.spark.home.job_home import read_runtime
+from strobe.hosts.spark.home.job_state import UNFINISHED
+from strobe.hosts.spark.home.silence import silence
+from strobe.model.errors import StrobeError
+from strobe.store.holding import is_held
+from strobe.store.locate import jobs_in
+from strobe.store.places import checkpoints_of
+
+__all__ = ["JobSummary", "list_jobs", "summarise"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """`state` is the last that its driver said of itself, or "dead" for one that was killed and could not say so, and
+    "suspended" or "silent" for one that holds the job and does not answer.
+    `checkpoints` is None if their store cannot be asked now: that is not the same as having none."""
+
+    job: str
+    state: str
+    live: bool
+    pid: int | None
+    started: str
+    error: str
+    incarnation: int | None
+    checkpoints: tuple[int, ...] | None
+
+
+def list_jobs(home: Path) -> tuple[JobSummary, ...]:
+    return tuple(summarise(home, job) for job in jobs_in(home))
+
+
+def summarise(home: Path, job: str) -> JobSummary:
+    try:
+        runtime = read_runtime(home, job) or {}
+    except StrobeError as error:
+        runtime = {"error": error.what}
+    try:
+        live = is_held(home, job)
+    except StrobeError as error:  # another user's
+        runtime, live = {"error": error.what}, False
+    state = str(runtime.get("state", "unknown"))
+    quiet = silence(home, job) if live else None
+    if quiet is not None:
+        state = quiet.state
+    elif not live and state in UNFINISHED:
+        state = "dead"
+    return JobSummary(
+        job=job,
+        state=state,
+        live=live,
+        pid=runtime.get("pid"),
+        started=str(runtime.get("started", "")),
+        error=str(runtime.get("error", "")),
+        incarnation=runtime.get("incarnation"),
+        checkpoints=_checkpoints(home, job),
+    )
+
+
+def _checkpoints(home: Path, job: str) -> tuple[int, ...] | None:
+    """A list of jobs must not fail for a store that does. `strobe checkpoints` says why."""
+    try:
+        return tuple(checkpoints_of(home, job).list())
+    except (StrobeError, PermissionError):
+        return None

@@ -1,0 +1,1 @@
+"""A job: all parts together, and what people ask of it."""

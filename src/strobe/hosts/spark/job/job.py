@@ -1,0 +1,436 @@
+"""A job: a pipeline that runs. Starts it, keeps it going, takes its snapshots, ends it.
+
+Starting is resuming. Every stage has its own Spark checkpoint and every channel is durable, so a run after a clean end,
+a failure or a SIGKILL at any moment does the same things: claim the job (incarnation + 1), fence the channels, sweep
+what nobody names, start every stage where its checkpoint is. Snapshots that were under way are gone, and their ids are
+not used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.channel.admission import Limits
+from strobe.hosts.spark.channel.gate import Gate
+from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
+from strobe.hosts.spark.commit.commits import Commits, PreparingUploads
+from strobe.hosts.spark.commit.start import explain_doubt, sink_works
+from strobe.hosts.spark.home.job_home import JobHome, host_name
+from strobe.hosts.spark.home.job_state import JobState
+from strobe.hosts.spark.job.api import actions
+from strobe.hosts.spark.job.channel_answers import ChannelAnswers
+from strobe.hosts.spark.job.control import control_server
+from strobe.hosts.spark.job.drain import Drain
+from strobe.hosts.spark.job.orders import Orders
+from strobe.hosts.spark.jvm.java import find_java
+from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, SparkEnded, check_settings, spark_session, stop_session
+from strobe.hosts.spark.pipeline.config import RetentionOnCancel
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.plans.description import reads_source
+from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.restore.rescale import check_options, wanted_partitions
+from strobe.hosts.spark.restore.resume import bring_up
+from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, utc_now
+from strobe.hosts.spark.snapshot.manifests import ManifestWriter
+from strobe.hosts.spark.snapshot.messages import ToAgent
+from strobe.hosts.spark.snapshot.metrics import JobStatus
+from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
+from strobe.hosts.spark.snapshot.uploads import PartUploads
+from strobe.hosts.spark.stage.agent import StageAgent
+from strobe.hosts.spark.stage.assemble import AssembledStage, draft_stages
+from strobe.hosts.spark.stage.runner import StageRunner, StageState
+from strobe.hosts.spark.stage.status import stage_status
+from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.redaction import redact
+from strobe.protocol.coordination import Kind
+from strobe.store.locate import locate
+from strobe.store.places import settle
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
+
+_log = logging.getLogger("strobe.job")
+DEFAULT_PARTITIONS = 2
+_REST_POLL = 0.1
+SETTLE_PATIENCE = float(os.environ.get("STROBE_SETTLE_PATIENCE", "60"))  # seconds for sinks to commit at the end
+_GOODBYE = 2.0  # seconds for the last answers of the control API
+
+
+def default_home() -> str:
+    return os.environ.get("STROBE_HOME") or ".strobe"
+
+
+def start_job(
+    pipeline: Pipeline,
+    *,
+    home: str | None = None,
+    master: str | None = None,
+    base: Path | None = None,
+    spark: SparkSession | None = None,
+    restore: RestoreOptions | None = None,
+) -> Job:
+    """Start `pipeline`, resume it, or restore it from a snapshot. On return every stage runs; on an exception nothing
+    does.
+
+    `base` is where relative paths of sinks begin. `spark` is a session from `spark_session` to run in; it is left
+    running. Without it the job starts one and stops it at its end.
+    """
+    place = (base or Path()).absolute()
+    pipeline.check(place)
+    check_settings(pipeline.conf, f"Pipeline {pipeline.name!r}")
+    for uid, stage in pipeline.stages.items():
+        check_settings(stage.conf, f"Stage {uid!r}")
+    options = restore or RestoreOptions()
+    check_options(pipeline, options)
+    if options.snapshot is not None:
+        found = locate(options.snapshot, Path(home or default_home()), options.root)
+        found.load()  # nothing is claimed for what is not there
+    job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, place, spark, options)
+    job.start()
+    return job
+
+
+class Job:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        home: Path,
+        master: str,
+        base: Path,
+        spark: SparkSession | None = None,
+        options: RestoreOptions = RestoreOptions(),  # noqa: B008  (it never changes)
+    ) -> None:
+        self.pipeline = pipeline
+        self.name = pipeline.name
+        self.home = JobHome(home, pipeline.name)
+        self.master = master
+        self.base = base
+        self.options = options
+        self.state = JobState.STARTING
+        self.error = ""
+        self.started = utc_now()
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._ending = threading.Lock()
+        self._given = spark
+        self._spark: SparkSession | None = None
+        self._runners: dict[NodeId, StageRunner] = {}
+        self._agents: dict[NodeId, StageAgent] = {}
+
+    def __repr__(self) -> str:
+        state = self.state.shown(ended=self._over.is_set())
+        why = f" ({self.error})" if self.error else ""
+        return f"<Job {self.name!r}: {state}{why}, {len(self.pipeline.stages)} stages, home {self.home.home}>"
+
+    # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        os.environ["JAVA_HOME"] = str(find_java())
+        fresh = not self.home.path(self.home.layout.root).exists()
+        self.home.claim(self._fenced)
+        try:
+            self._start()
+        except BaseException as error:
+            why = error.what if isinstance(error, StrobeError) else f"{type(error).__name__}: {error}"
+            self._finish(JobState.FAILED, f"it did not start: {why}", said=True)
+            if fresh and self.options.snapshot is not None and isinstance(error, Misuse):
+                self.home.forget()  # a fork that was refused never was
+            raise
+
+    def _start(self) -> None:
+        home, pipeline = self.home, self.pipeline
+        logs = home.path(home.layout.logs)
+        logs.mkdir(parents=True, exist_ok=True)
+        home.publish(
+            job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
+            master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
+        )  # fmt: skip
+        objects = settle(home.home, self.name, pipeline.checkpoint.store, on_point=crash_points.point)
+        self.store = SnapshotStore(objects, home.layout, self.name, guard=home.check_owner, on_point=crash_points.point)
+        self.store.sweep()
+        _log.info("Spark starts")
+        self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
+        self._gate = Gate(ChannelAnswers(self._agents))
+        drafts = draft_stages(pipeline, self._spark, self._gate, home)
+        ready = bring_up(pipeline, drafts, home, self.base, self._spark, self.options)
+        stages = ready.stages
+        self._stores = SnapshotStores(self.store, home)
+        state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
+        self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions)
+        self._commits = Commits(home.memory.incarnation, lambda snapshot: self._coordinator.settled(snapshot))  # noqa: PLW0108
+        drop = self.options.allow_non_restored_state
+        self._sinks = sink_works(stages, home, self._commits, self._fail, drop=drop)
+        self._writer = ManifestWriter(
+            pipeline, home, self._stores,
+            {s.spec.uid: s.output for s in stages if s.output is not None},
+            lambda stage, producer: self._agents[stage].consumed(producer),
+            lambda: self._commits.unsettled,
+        )  # fmt: skip
+        self._coordinator = CoordinatorHost(
+            {uid: spec.reads for uid, spec in pipeline.stages.items()},
+            pipeline.checkpoint.coordinator(),
+            next_snapshot=max(home.memory.snapshot, *self._writer.retained, 0) + 1,
+            retained=tuple(s for s in self._writer.retained if s not in home.memory.pinned),
+            writer=self._writer,
+            tell=self._tell,
+            fail_job=self._fail,
+            decisions=self._commits,
+        )
+        self._drain = Drain(pipeline.order(), self._runners, self._over_as)
+        self.orders = Orders(
+            self.name, self._coordinator, self._stores,
+            over=self._over_as, end=lambda: self._finish(JobState.STOPPED), drain=self._drain,
+        )  # fmt: skip
+        for stage in stages:
+            self._add(stage, has_source=reads_source(ready.descriptions[stage.spec.uid]))
+        for runner in self._runners.values():
+            runner.check()
+        self._commits.open((w for works in self._sinks.values() for w in works), self._writer.manifests())
+        self._coordinator.start()
+        self._start_stages()
+        with self._ending:
+            failed = [r for r in self._runners.values() if r.state is StageState.FAILED]
+            if failed:
+                raise failed[0].failure or Failed(f"Stage {failed[0].spec.uid!r} failed for good: {failed[0].error}")
+            if self.state.over:
+                raise Failed(self.error)
+            self._control = control_server(home.path(home.layout.token), actions(self))
+            self.state = JobState.RUNNING
+            home.publish(state=self.state.value, port=self._control.port, timeline=home.memory.timeline)
+        self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)
+        self._watch.start()
+
+    def _start_stages(self) -> None:
+        """Upstream first."""
+        for i, runner in enumerate(self._runners.values(), 1):
+            _log.info("stage %s starts (%d of %d)", runner.spec.uid, i, len(self._runners))
+            runner.start()
+            runner.await_running()
+
+    def _add(self, stage: AssembledStage, *, has_source: bool) -> None:
+        spec, config = stage.spec, self.pipeline.checkpoint
+        agent = StageAgent(
+            spec.uid,
+            checkpoint=stage_checkpoint(self.home, spec.uid),
+            inputs=stage.inputs,
+            output=stage.output,
+            feedback=frozenset(spec.feedback),
+            mode=config.barrier_mode,
+            alignment_timeout=config.alignment_timeout,
+            limits=Limits(spec.max_rows_per_batch, spec.max_bytes_per_batch),
+            uploads=PreparingUploads(self._uploads, self._sinks),
+            post=self._coordinator.post,
+            sink_positions=stage.sink_positions,
+        )
+        self._agents[spec.uid] = agent
+        self._runners[spec.uid] = StageRunner(
+            spec,
+            stage.result,
+            agent,
+            stage.output,
+            partitions=wanted_partitions(self.pipeline, spec, self.options) or DEFAULT_PARTITIONS,
+            restart=self.pipeline.restart,
+            post=self._coordinator.post,
+            newest=lambda: self._coordinator.newest,
+            on_failed=self._stage_failed,
+            on_fenced=self._fenced,
+            has_batch=lambda sink, n: any(w.sink is sink and n <= w.boundary for w in self._sinks.get(spec.uid, ())),
+            has_source=has_source,
+        )
+
+    # ── what people ask ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until the job is over. False if it still runs when the time is up."""
+        if not self._over.wait(timeout):
+            return False
+        if hasattr(self, "_control"):
+            self._control.drain(_GOODBYE)
+        return True
+
+    def checkpoint(self, timeout: float | None = None) -> SnapshotId:
+        """Take a checkpoint now; returns its id when it is complete."""
+        self._check_running()
+        return self._coordinator.snapshot(Kind.CHECKPOINT, timeout)
+
+    def savepoint(self, place: str | Path | None = None) -> str:
+        """Copy everything that the job is, rows in flight included, to a new directory or to `s3://bucket/prefix`,
+        while it runs on. Returns that place, by default a directory below the job's home, when it is complete."""
+        return self.orders.savepoint(place).path
+
+    def stop_with_savepoint(self, place: str | Path | None = None, *, drain: bool = False) -> str:
+        """Take a savepoint after which no stage does anything more, then end the job. If it fails the job goes on.
+        With `drain` the sources end first, everything that they brought runs through, and event time ends."""
+        return self.orders.stop(place, drain=drain).path
+
+    def cancel(self, retention: str | None = None) -> None:
+        """End the job. What it has done stays; its checkpoints are kept ("retain") or not ("delete"), by default as the
+        pipeline's `retention_on_cancel` says. Savepoints always stay."""
+        keep = RetentionOnCancel.of(retention or self.pipeline.checkpoint.retention_on_cancel)
+        if self._over.is_set() or not self.state.over:
+            self._check_running()
+            self._finish(JobState.CANCELED, delete=keep is RetentionOnCancel.DELETE)
+            return
+        self._over.wait()  # somebody else has ended it
+        if retention == RetentionOnCancel.DELETE.value and self.store.list():
+            raise Failed(
+                f"Job {self.name!r} was {self.state.value} already, before its checkpoints were to be deleted.",
+                untouched="They are still there.",
+                next=f"`strobe dispose {self.name}/ID` deletes one.",
+            )
+
+    def stop(self) -> None:
+        """End the job between batches, keeping everything; the same run resumes it."""
+        if not self.state.over:
+            self._finish(JobState.STOPPED)
+
+    @property
+    def runners(self) -> Mapping[NodeId, StageRunner]:
+        return self._runners
+
+    def status(self) -> JobStatus:
+        history = self._coordinator.history
+        return JobStatus(
+            job=self.name,
+            state=self.state.shown(ended=self._over.is_set()),
+            pid=os.getpid(),
+            incarnation=self.home.memory.incarnation,
+            timeline=self.home.memory.timeline,
+            started=self.started,
+            seconds=round(time.monotonic() - self._began, 3),
+            stages=tuple(stage_status(r) for r in self._runners.values()),
+            completed=self._coordinator.completed,
+            failed=self._coordinator.failed,
+            failures_in_a_row=self._coordinator.failures_in_a_row,
+            checkpoints=history,
+            error=self.error,
+            sinks=self._commits.status(),
+        )
+
+    def _over_as(self) -> str | None:
+        return self.state.value if self.state.over else None
+
+    def _check_running(self) -> None:
+        if self.state.over:
+            raise Failed(f"Job {self.name!r} is {self.state.value}.", next="Start it again with `strobe run`.")
+
+    # ── what its parts say ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tell(self, node: NodeId, message: ToAgent) -> None:
+        self._agents[node].tell(message)
+
+    def _fail(self, reason: str, *, started: bool = False) -> None:
+        # Not in the caller's thread: it may be one that must be joined.
+        threading.Thread(
+            target=self._finish, args=(JobState.FAILED, reason), kwargs={"started": started}, name="fail", daemon=True
+        ).start()
+
+    def _stage_failed(self, runner: StageRunner, why: str) -> None:
+        ended = runner.failure if isinstance(runner.failure, SparkEnded) else None  # which is no fault of the stage
+        self._fail(
+            ended.what if ended is not None else f"stage {runner.spec.uid!r} failed for good: {why}", started=True
+        )
+
+    def _fenced(self, reason: str) -> None:
+        """Another driver has taken over: end at once, touch nothing."""
+        _log.error("%s This process ends.", reason)
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)
+
+    def _watch_for_end(self) -> None:
+        """A job whose sources have all ended is finished once its channels are empty: one last checkpoint, then out."""
+        sources = [r for r in self._runners.values() if not r.spec.inputs]
+        rest = [r for r in self._runners.values() if r.spec.inputs]
+        if any(r.has_source for r in rest):
+            return  # a source beside channels cannot be told to end, so there is always more to come
+        calm = 0
+        while not self._over.wait(_REST_POLL):
+            ended = not self._drain.under_way and all(r.state is StageState.ENDED for r in sources)
+            calm = calm + 1 if ended and all(r.agent.idle and r.state is StageState.RUNNING for r in rest) else 0
+            if calm >= 3:
+                try:
+                    self._coordinator.snapshot(Kind.CHECKPOINT)
+                except StrobeError as error:
+                    # Whether that is one failure too many is for the coordinator to say; until then, once more.
+                    _log.warning("the last checkpoint failed: %s", error.what)
+                    calm = 0
+                    continue
+                if self._commits.settle(SETTLE_PATIENCE):
+                    self._finish(JobState.FINISHED)
+                else:
+                    self._finish(JobState.FAILED, explain_doubt(self.name, self._commits.in_doubt()))
+                return
+
+    # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _finish(
+        self, state: JobState, reason: str = "", *, said: bool = False, started: bool = False, delete: bool = False
+    ) -> None:
+        """`said`: whoever called tells the user why. `started`: only if the job is; until then `start` deals with it.
+        Returns when the job is over, whoever has ended it."""
+        with self._ending:
+            if self.state.over or (started and self.state is JobState.STARTING):
+                return
+            self.state = state
+            self.error = reason = redact(reason)
+            if reason and not said:
+                _log.error("job %s failed: %s", self.name, reason)
+            try:
+                self._publish(state=state.shown(ended=False))
+                self._shut_down()
+                for snapshot in self.store.list() if delete else ():
+                    if snapshot not in self._commits.unsettled:
+                        self.store.dispose(snapshot)
+            finally:
+                self._end(state, reason)
+
+    def _shut_down(self) -> None:
+        """In the order of dependence; every step must be safe when the one before never happened."""
+        if hasattr(self, "_coordinator"):
+            self._coordinator.stop()
+        stops = [threading.Thread(target=r.stop, name=f"stop-{r.spec.uid}") for r in self._runners.values()]
+        for thread in stops:
+            thread.start()
+        for thread in stops:
+            thread.join()
+        if hasattr(self, "_uploads"):
+            self._uploads.shutdown()
+            self._stores.settle()
+            doubt = self._commits.close(0 if self.state is JobState.FAILED else SETTLE_PATIENCE)
+            if doubt:
+                _log.warning("%s", explain_doubt(self.name, doubt))
+        for runner in self._runners.values():
+            for sink in runner.spec.sinks:
+                sink.close()
+            if runner.output is not None:
+                runner.output.close()
+        if hasattr(self, "_gate"):
+            self._gate.close()
+        if self._spark is not None and self._given is None:
+            stop_session(self._spark)
+
+    def _publish(self, **facts: Any) -> None:
+        try:
+            self.home.publish(**facts)
+        except Failed as error:
+            _log.warning("how job %s ends could not be noted: %s", self.name, error)
+
+    def _end(self, state: JobState, reason: str) -> None:
+        self._publish(state=state.value, error=reason, ended=utc_now(), port=None)
+        self.home.release()
+        self._over.set()
+        if hasattr(self, "_control"):
+            self._control.stop()

@@ -1,0 +1,56 @@
+"""A pipeline that can be started: what users know as `strobe.Pipeline`.
+
+A declared pipeline knows nothing of what runs it (`pipeline.pipeline`); here is the one method that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from strobe.hosts.spark.job.job import Job, start_job
+from strobe.hosts.spark.pipeline import pipeline
+from strobe.hosts.spark.pipeline.py_files import use_py_files
+from strobe.hosts.spark.restore.plan import RestoreOptions
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline(pipeline.Pipeline):
+    """A graph of stages, which are joined by channels, as one job."""
+
+    def run(
+        self,
+        home: str | None = None,
+        *,
+        master: str | None = None,
+        snapshot: str | None = None,
+        claim_mode: str = "no-claim",
+        allow_non_restored_state: bool = False,
+        partitions: int | Mapping[str, int] | None = None,
+        py_files: Iterable[str] = (),
+        root: str | None = None,
+        sinks_from: Iterable[str] = (),
+        allow_changed_state: Iterable[str] = (),
+        verify: bool = False,
+        **options: Any,
+    ) -> Job:
+        """Start the pipeline, or resume it where it was left, or restore it from `snapshot` (a directory, JOB, or
+        JOB/ID). Returns when every stage runs. `partitions` rescales all stages with state, or those named by uid.
+        `py_files` are modules and packages that go to Spark's workers. `root` is the Merkle root that the snapshot must
+        have; sinks may be copied from `sinks_from`. `allow_changed_state` names stages that may go on although their
+        code means something else than their state. `verify` reads every byte of the snapshot before anything is done.
+        """
+        self.py_files = (*self.py_files, *use_py_files(tuple(py_files)))
+        restore = RestoreOptions(
+            snapshot=snapshot,
+            claim_mode=claim_mode,
+            allow_non_restored_state=allow_non_restored_state,
+            partitions=None if isinstance(partitions, Mapping) else partitions,
+            stage_partitions=dict(partitions) if isinstance(partitions, Mapping) else {},
+            root=root,
+            sinks_from=tuple(sinks_from),
+            allow_changed_state=tuple(allow_changed_state),
+            verify=verify,
+        )
+        return start_job(self, home=home, master=master, restore=restore, **options)

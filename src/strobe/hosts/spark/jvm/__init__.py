@@ -1,0 +1,1 @@
+"""Java, Spark's jars and sessions, the ports that they open."""

@@ -1,0 +1,312 @@
+"""The Spark session that pipelines run in, with the settings that Strobe's guarantees rest on.
+
+*State.* RocksDB with changelog checkpointing: a batch writes what it changed, not the whole state, and every file
+is written once. `minBatchesToRetain` is at least 100, so a snapshot's files are still there when they are copied.
+
+*Spark's checkpoint files.* `FileSystemBasedCheckpointFileManager` writes a hidden temporary file and renames it, so
+a file is whole or absent after a crash of the process, like with Spark's default manager, in a third of the time on
+a local disk. It differs in one thing: whether the name is taken is looked up before the rename, not by it, so two
+drivers that write the same batch at the same moment would both succeed. Strobe lets only one incarnation run.
+Neither manager syncs anything: what must survive a power cut, Strobe syncs itself. Spark's and Hadoop's checksum
+files beside each of these are off: a snapshot has its own hash of every file, and they treble the number of files.
+
+*Idle stages.* A query that has found nothing to read looks again after 25 ms, not 10: every look goes through a Python
+process and the driver, and an idle job of three stages used half of a core for it.
+
+*Data.* Timestamps are written as microseconds: Spark's default INT96 is read as nanoseconds by Arrow.
+
+*Quiet.* The JVM's and the workers' output goes to `log`, not to the terminal; what Spark logs is warnings and
+errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark.util
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark.jvm.class_archive import jvm_option
+from strobe.hosts.spark.jvm.launch import launch
+from strobe.hosts.spark.jvm.output import SparkOutput
+from strobe.hosts.spark.jvm.ports import guard_callbacks, is_local, port_settings, warn_if_open
+from strobe.hosts.spark.jvm.session_directory import SessionDirectory
+from strobe.hosts.spark.jvm.worker_python import worker_python
+from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.store.private import open_private
+
+__all__ = [
+    "DEFAULT_MASTER",
+    "FILE_MANAGER",
+    "SparkEnded",
+    "check_settings",
+    "end_spark",
+    "spark_ended",
+    "spark_session",
+    "stop_session",
+]
+
+DEFAULT_MASTER: Final = "local[*]"
+FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_MIN_BATCHES: Final = 100
+_WARM_UP: Final = 60.0  # seconds
+_HANGING_UP: Final = 10.0  # seconds
+_output: Final = SparkOutput()
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": str(_MIN_BATCHES),
+    "spark.sql.streaming.pollingDelay": "25ms",
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+}
+
+_log = logging.getLogger("strobe.session")
+
+_LOG4J: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+# Said once per start, and nothing to be done about.
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.host.name = org.apache.spark.util.Utils
+logger.host.level = error
+"""
+
+
+def spark_session(
+    app_name: str,
+    master: str = "local[2]",
+    *,
+    extra: Mapping[str, str] | None = None,
+    log: str | Path | None = None,
+    home: Path | None = None,
+) -> SparkSession:
+    """A session with Strobe's settings. `extra` adds to them; what would break a guarantee is Misuse.
+
+    `log` is the file that Spark's output is appended to; without it, the output goes to a file that is deleted at exit,
+    or, if there is a `home`, becomes the `log` of a later call. A session that exists is taken as it is, and given
+    those settings that it can still take; what it cannot is Misuse.
+    """
+    check_settings(extra or {}, "The session")
+    warming = None
+    exists = SparkContext._active_spark_context is not None
+    if not exists and SparkContext._gateway is None:
+        directory = SessionDirectory()
+        settings = {**_SETTINGS, **port_settings(master, directory.path), **(extra or {})}
+        if is_local(master):
+            settings.setdefault("spark.pyspark.python", worker_python(sys.executable, directory.path))
+        settings.setdefault("spark.pyspark.python", sys.executable)
+        # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
+        warming = _warm_up(settings["spark.pyspark.python"])
+        if log is None and home is not None:
+            log = _output.before_any_job(home)
+        _start_jvm(settings, directory, Path(log) if log is not None else None)
+    else:
+        settings = {**_SETTINGS, **port_settings(master, None), **(extra or {})}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # whatever the JVM says, in Java's words
+        raise _not_started(master, error) from error
+    if exists:
+        _check_taken(session, extra or {})
+        if "PYSPARK_PYTHON" not in os.environ:  # a session of the user's own; its workers need what the driver has
+            session.sparkContext.pythonExec = sys.executable
+    _without_checksums(session)
+    _without_tracebacks(session)
+    warn_if_open(session)
+    if exists and log is not None:
+        _output.become(Path(log))
+    if warming is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            warming.wait(_WARM_UP)
+    return session
+
+
+def _check_taken(session: SparkSession, settings: Mapping[str, str]) -> None:
+    """Some settings count only while Spark starts."""
+    started = session.sparkContext.getConf()
+    for key, value in settings.items():
+        try:
+            if started.get(key) != value:
+                session.conf.set(key, value)
+        except PySparkException as error:
+            raise Misuse(
+                f"{key} cannot be set to {value!r} any more: Spark takes it only when it starts, and it runs already.",
+                untouched="Nothing was started.",
+                next="Declare the pipeline before the first line of the file that needs Spark (a UDF with its type as "
+                "a string, a column, a session), or set it where the session is made.",
+            ) from error
+
+
+class SparkEnded(Failed):
+    """Spark's own process is gone, and everything that ran in it: only another driver can go on."""
+
+
+def spark_ended(error: BaseException | None = None) -> SparkEnded | None:
+    """Whether the JVM that this process has started is gone, and how. `error`: what makes one ask. A process that dies
+    hangs up first and is gone a moment later, so a broken connection is given that moment."""
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    if _hung_up(error):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_HANGING_UP)
+    code = process.poll()
+    if code is None:
+        return None
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    memory = " If nobody killed it, the machine ran out of memory." if code == -signal.SIGKILL else ""
+    return SparkEnded(
+        f"Spark's JVM {how}.", untouched="Nothing is lost.", next=f"Run the job again: it resumes.{memory}"
+    )
+
+
+def _hung_up(error: BaseException | None) -> bool:
+    """Whether it says that the connection broke: py4j has a name for that, or gives an error without a trace."""
+    told = isinstance(error, Py4JNetworkError | ConnectionError)
+    return told or (type(error) is Py4JError and "Trace:" not in str(error))
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop it; one whose JVM is gone has nothing left to stop."""
+    try:
+        session.stop()
+    except Exception as error:  # py4j's, of whatever class
+        if spark_ended() is None:
+            raise
+        _log.debug("stop: %s", error)
+
+
+def end_spark() -> None:
+    """Stop Spark, and its JVM with it, if this process has started them."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        stop_session(session)
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends with it
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def _not_started(master: str, error: Exception) -> StrobeError:
+    said = [line.strip(": ") for line in str(error).splitlines() if "Exception: " in line]
+    what = said[0].partition("Exception: ")[2] if said else str(error).partition("\n")[0]
+    if "Could not parse Master URL" in str(error):
+        return Misuse(
+            f"--master {master!r} is no address of a Spark master.",
+            untouched="Nothing was started.",
+            next="Use local[N], spark://HOST:PORT, or what else Spark's --master takes.",
+        )
+    return Failed(
+        f"Spark did not start with the master {master!r}: {what}",
+        untouched="Nothing was started.",
+        next="Check that the master runs and can be reached from here, that its workers can reach this machine, and "
+        "that spark.authenticate and its secret are the same here and there.",
+    )
+
+
+def check_settings(settings: Mapping[str, str], where: str) -> None:
+    """What somebody wants to set, in the session or for one stage; Misuse for what would break a guarantee."""
+    retained = settings.get("spark.sql.streaming.minBatchesToRetain", str(_MIN_BATCHES))
+    if not retained.isdigit() or int(retained) < _MIN_BATCHES:
+        raise Misuse(
+            f"{where} sets spark.sql.streaming.minBatchesToRetain to {retained!r}: a snapshot could lose files before "
+            "they are copied.",
+            untouched="Nothing was started.",
+            next=f"Leave it out, or set it to {_MIN_BATCHES} or more.",
+        )
+    for key in ("spark.sql.streaming.stateStore.providerClass", "spark.sql.parquet.outputTimestampType"):
+        if settings.get(key, _SETTINGS[key]) != _SETTINGS[key]:
+            raise Misuse(
+                f"{where} sets {key} to {settings[key]!r}, but channels and snapshots need {_SETTINGS[key]!r}.",
+                untouched="Nothing was started.",
+                next="Leave it out.",
+            )
+
+
+def _without_checksums(session: SparkSession) -> None:
+    """No hidden .crc file beside each file that this JVM writes to a local disk: Hadoop starts a process per file."""
+    jvm: Any = session._jvm
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
+
+
+def _without_tracebacks(session: SparkSession) -> None:
+    """At the end of a session the JVM may hang up on pyspark's accumulator server before that is told to stop, which
+    then prints the error of its connection."""
+    server: Any = session.sparkContext._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda request, client: _log.debug("the accumulator server's connection has ended")
+    # Its serializer prints the traceback of what it cannot pickle, and then raises the error.
+    util: Any = pyspark.util
+    util.print_exec = lambda stream: _log.debug("what could not be pickled", exc_info=True)
+
+
+def _warm_up(python: str) -> subprocess.Popen[bytes] | None:
+    """Have the modules of Spark's Python workers read from the disk once, while the JVM starts.
+
+    Spark starts a Python process for every channel that a stage reads, and gives up on one that is not up within ten
+    seconds. On a cold disk it may not be: 0.4 s of work were seen to take 9 s.
+    """
+    modules = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner", "pandas")
+    try:
+        return subprocess.Popen(
+            [python, "-c", f"import {', '.join(modules)}, strobe.hosts.spark.channel.source"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None  # Spark will say what is wrong with this Python
+
+
+def _start_jvm(settings: dict[str, str], directory: SessionDirectory, log: Path | None) -> None:
+    """Start the JVM as pyspark does, with its output in a file."""
+    config = directory.path / "log4j2.properties"
+    config.write_text(_LOG4J)
+    given = settings.get("spark.driver.extraJavaOptions", "")
+    logging_to = "" if "log4j2.configurationFile" in given else f"-Dlog4j2.configurationFile={config.as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, (given, logging_to, jvm_option(given))))
+    if "spark.driver.bindAddress" in settings:
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])  # or Spark warns at each start
+    out = log if log is not None else directory.path / "spark.log"
+    try:
+        with open(out, "ab", opener=open_private) as sink:
+            gateway = launch(settings, directory, sink)
+    except (PySparkRuntimeError, OSError) as e:
+        said = out.read_text(errors="replace").strip().splitlines()[-5:] if out.exists() else []
+        raise Failed(
+            f"Spark did not start: {' / '.join(said) or e}",
+            next="Check that Java 17 or newer is installed and that JAVA_HOME points to it.",
+        ) from e
+    SparkContext._ensure_initialized(gateway=gateway)
+    guard_callbacks(gateway)

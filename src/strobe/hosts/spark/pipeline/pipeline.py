@@ -1,0 +1,389 @@
+"""What a user writes: a graph of stages, each one Structured Streaming query.
+
+A `Pipeline` is pure data until it runs: stages by uid, what each reads, where each writes. All checks that need no
+Spark happen when it is declared or in `check()`, before anything is started, so a mistake costs nothing.
+
+The inputs of a stage are kept in sorted order of uid, whatever the order in the file: Spark maps the sources of a
+query by their position in the plan, and reordering a file must not reorder a checkpoint.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from pickle import PicklingError
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
+from strobe.model.errors import Misuse
+from strobe.model.graph import Channel, Graph
+from strobe.model.ids import ChannelId, NodeId, check_uid
+from strobe.model.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from strobe.hosts.spark.connectors.base import Sink
+
+__all__ = ["Feedback", "Pipeline", "StageSpec", "channel_of", "feedback"]
+
+StageFunction = Callable[..., "DataFrame"]
+F = TypeVar("F", bound=StageFunction)
+
+OUTPUT_MODES = ("append", "update", "complete")
+TRIGGERS = ("processingTime", "availableNow")
+STARTS = ("snapshot", "earliest")
+SESSION = "spark"  # the parameter by which a stage that reads channels asks for the session, too
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """A stage further down whose output comes back here. Its schema must be said, since it does not exist yet."""
+
+    uid: str
+    schema: str
+
+
+def feedback(uid: str, schema: str) -> Feedback:
+    """Read the output of a stage further down: closes a loop. `schema` is Spark DDL, e.g. "id BIGINT, tries INT"."""
+    return Feedback(check_uid(uid, "stage uid"), schema)
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One stage as declared."""
+
+    uid: NodeId
+    function: StageFunction
+    reads: tuple[NodeId, ...]
+    feedback: Mapping[NodeId, str]
+    output_mode: str
+    sinks: tuple[Sink, ...]
+    max_rows_per_batch: int | None
+    max_bytes_per_batch: int | None
+    partitions: int | None
+    trigger: Mapping[str, Any]
+    conf: Mapping[str, str] = field(default_factory=dict)
+    start: str = "snapshot"
+    replaces: NodeId | None = None
+
+    @property
+    def wants_session(self) -> bool:
+        """Whether it reads channels and asks for the session besides."""
+        named = SESSION in inspect.signature(self.function).parameters
+        return bool(self.inputs) and named and SESSION not in map(argument_name, self.inputs)
+
+    @property
+    def inputs(self) -> tuple[NodeId, ...]:
+        """Everything that it reads, in the order in which Spark will see it."""
+        return tuple(sorted((*self.reads, *self.feedback)))
+
+
+def channel_of(uid: NodeId) -> ChannelId:
+    """A stage has one output channel; its name is the stage's."""
+    return ChannelId(uid)
+
+
+class Pipeline:
+    """A graph of stages. `name` is the job's name: its identity together with the home directory."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        checkpoint: CheckpointConfig | None = None,
+        restart: RestartPolicy | None = None,
+        partitions: int | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        """`partitions` is the number of state partitions of every stage that does not say otherwise.
+        `conf` are Spark settings for the session."""
+        self.name = check_uid(name, "pipeline name")
+        self.checkpoint = checkpoint or CheckpointConfig()
+        self.restart = restart or RestartPolicy()
+        self.partitions = _positive(partitions, "partitions", f"Pipeline {name!r}")
+        self.conf = _settings(conf, f"Pipeline {name!r}")
+        self.py_files: tuple[str, ...] = ()  # places on `sys.path` that go to the workers whole
+        self._stages: dict[NodeId, StageSpec] = {}
+
+    def stage(
+        self,
+        uid: str,
+        *,
+        reads: str | Feedback | Iterable[str | Feedback] | None = None,
+        output_mode: str = "append",
+        to: Sink | Iterable[Sink] = (),
+        max_rows_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        partitions: int | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        conf: Mapping[str, str] | None = None,
+        start: str = "snapshot",
+        replaces: str | None = None,
+    ) -> Callable[[F], F]:
+        """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
+        SparkSession if it reads none, and returns a streaming DataFrame. One that reads channels and has a parameter
+        `spark` gets the session as well: for a table to join with, or a source of its own.
+
+        `max_rows_per_batch` and `max_bytes_per_batch` limit a micro-batch, in whole commits of the producer.
+        `trigger` is what Spark's writeStream.trigger takes: {"processingTime": "1 second"}, {"availableNow": True}.
+        `start` matters when the stage is added to a job that has run: on channels that exist it begins at the
+        "snapshot" (or where the job was left), or at the "earliest" row that is kept.
+        `replaces` names a stage that this one takes the place of: it goes on where that one was, without its state.
+        """
+        where = f"Stage {uid!r} of pipeline {self.name!r}"
+        check_uid(uid, "stage uid")
+        node = NodeId(uid)
+        if node in self._stages:
+            raise Misuse(
+                f"{where} is declared twice.",
+                next="Give each stage its own uid; state is found again by it after a restart.",
+            )
+        if output_mode not in OUTPUT_MODES:
+            raise Misuse(f"{where}: output_mode {output_mode!r} is not one of {', '.join(OUTPUT_MODES)}.")
+        if start not in STARTS:
+            raise Misuse(f"{where}: start {start!r} is not one of {', '.join(STARTS)}.")
+        if replaces is not None:
+            check_uid(replaces, f"{where} replaces a stage whose uid")
+        listed = _listed(reads, where)
+        names = [r.uid if isinstance(r, Feedback) else r for r in listed]
+        for name in names:
+            check_uid(name, f"{where} reads a stage whose uid")
+        if len(set(names)) < len(names):
+            raise Misuse(f"{where} reads the same stage twice.", next="Read it once and use the DataFrame twice.")
+        if len({argument_name(n) for n in names}) < len(names):
+            raise Misuse(f"{where} reads stages whose parameters would have the same name: {', '.join(names)}.")
+        sinks = _sinks(to, where)
+        _check_trigger(trigger or {}, bool(names), where)
+        settings = _settings(conf, where)
+
+        def declare(function: F) -> F:
+            if not callable(function):
+                raise Misuse(f"{where} is not a function.")
+            _check_parameters(function, names, where)
+            self._stages[node] = StageSpec(
+                uid=node,
+                function=function,
+                reads=tuple(NodeId(r) for r in listed if isinstance(r, str)),
+                feedback={NodeId(r.uid): r.schema for r in listed if isinstance(r, Feedback)},
+                output_mode=output_mode,
+                sinks=sinks,
+                max_rows_per_batch=_positive(max_rows_per_batch, "max_rows_per_batch", where),
+                max_bytes_per_batch=_positive(max_bytes_per_batch, "max_bytes_per_batch", where),
+                partitions=_positive(partitions, "partitions", where),
+                trigger=dict(trigger or {}),
+                conf=settings,
+                start=start,
+                replaces=None if replaces is None else NodeId(replaces),
+            )
+            return function
+
+        return declare
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {', '.join(self._stages) or 'no stage yet'}>"
+
+    @property
+    def stages(self) -> Mapping[NodeId, StageSpec]:
+        return self._stages
+
+    def graph(self) -> Graph:
+        """Nodes are stages; a channel for each (producer, consumer) pair, named producer>consumer."""
+        channels = [
+            Channel(ChannelId(f"{read}>{stage.uid}"), read, stage.uid, read in stage.feedback)
+            for stage in self._stages.values()
+            for read in stage.inputs
+        ]
+        return Graph(tuple(self._stages), tuple(channels))
+
+    def readers(self, uid: NodeId) -> tuple[NodeId, ...]:
+        """The stages that read this one's channel."""
+        return tuple(sorted(s.uid for s in self._stages.values() if uid in s.inputs))
+
+    def order(self) -> tuple[NodeId, ...]:
+        """Upstream before downstream, feedback left out."""
+        done: dict[NodeId, None] = {}
+        waiting = dict(self._stages)
+        while waiting:
+            ready = [uid for uid, stage in waiting.items() if all(r in done for r in stage.reads)]
+            for uid in ready:
+                done[uid] = None
+                del waiting[uid]
+            if not ready:
+                raise Misuse(
+                    f"Pipeline {self.name!r}: {', '.join(waiting)} read each other in a loop.",
+                    next='Close the loop with strobe.feedback("uid", schema="…") in one of them.',
+                )
+        return tuple(done)
+
+    def check(self, base: Path | None = None) -> None:
+        """Everything that can be wrong with the graph, before anything is started. `base` is where relative paths of
+        sinks begin."""
+        if not self._stages:
+            raise Misuse(f"Pipeline {self.name!r} has no stage.", next="Declare one with @pipeline.stage(uid=…).")
+        for stage in self._stages.values():
+            for read in stage.inputs:
+                if read not in self._stages:
+                    raise Misuse(
+                        f"Stage {stage.uid!r} of pipeline {self.name!r} reads {read!r}, but there is no such stage.",
+                        next=f"{did_you_mean(read, self._stages)}The stages are: {', '.join(self._stages)}.",
+                    )
+            if not self.readers(stage.uid) and not stage.sinks:
+                raise Misuse(
+                    f"Nobody reads stage {stage.uid!r} of pipeline {self.name!r} and it has no sink: "
+                    "its result would go nowhere.",
+                    next="Attach a sink with to=…, or read it in another stage.",
+                )
+            if stage.output_mode == "complete" and self.readers(stage.uid):
+                raise Misuse(
+                    f"Stage {stage.uid!r} has output_mode 'complete' and is read by "
+                    f"{', '.join(self.readers(stage.uid))}: a channel carries rows once, not whole tables.",
+                    next="Use 'update' (or 'append'), or give the result to a sink only.",
+                )
+            for sink in stage.sinks:
+                sink.check_stage(stage.uid, stage.output_mode)
+        self._check_sinks((base or Path()).absolute())
+        self._check_replaced()
+        self.order()
+
+    def _check_replaced(self) -> None:
+        taken: dict[NodeId, NodeId] = {}
+        for uid, stage in self._stages.items():
+            if stage.replaces is None:
+                continue
+            if stage.replaces in self._stages:
+                raise Misuse(
+                    f"Stage {uid!r} of pipeline {self.name!r} replaces {stage.replaces!r}, which is still there.",
+                    next=f"Take {stage.replaces!r} out of the file, or replaces= away.",
+                )
+            other = taken.setdefault(stage.replaces, uid)
+            if other != uid:
+                raise Misuse(
+                    f"Stages {other!r} and {uid!r} of pipeline {self.name!r} both replace {stage.replaces!r}.",
+                    next="Only one of them can go on where it was.",
+                )
+
+    def _check_sinks(self, base: Path) -> None:
+        """A sink knows whose batches it has: two writers would take each other's for their own."""
+        taken: dict[object, tuple[NodeId, Sink]] = {}
+        for stage in self._stages.values():
+            uids = [sink.uid for sink in stage.sinks if sink.uid is not None]
+            for uid in uids:
+                if uids.count(uid) > 1:
+                    raise Misuse(
+                        f"Stage {stage.uid!r} of pipeline {self.name!r} has several sinks with the uid {uid!r}.",
+                        next="Give each another one with .named(…).",
+                    )
+            for sink in stage.sinks:
+                for place in {id(sink), sink.place_in(base)} - {None}:
+                    if place in taken:
+                        raise self._one_place(*taken[place], stage.uid, sink)
+                    taken[place] = stage.uid, sink
+
+    def _one_place(self, first: NodeId, there: Sink, second: NodeId, here: Sink) -> Misuse:
+        who = f"Stages {first!r} and {second!r}" if first != second else f"Two sinks of stage {first!r}"
+        named = sorted({there.describe(), here.describe()})
+        return Misuse(
+            f"{who} of pipeline {self.name!r} write to the same {'sink' if len(named) == 1 else 'place'}: "
+            f"{' and '.join(named)}.",
+            untouched="Nothing was started.",
+            next="Give each its own, or unite the rows in one stage.",
+        )
+
+    def __reduce__(self) -> Any:
+        """It stays in the driver: with it every stage, sink and connection would go to the workers."""
+        raise PicklingError(f"pipeline {self.name!r} cannot be used in a function that runs on Spark's workers")
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+    def renamed(self, name: str) -> Self:
+        """The same stages as another job."""
+        other = copy(self)
+        other.name = check_uid(name, "pipeline name")
+        return other
+
+    def varied(
+        self, *, checkpoint: CheckpointConfig, restart: RestartPolicy, stages: Mapping[NodeId, StageSpec]
+    ) -> Self:
+        """The same job with other settings and stages."""
+        other = copy(self)
+        other.checkpoint, other.restart, other._stages = checkpoint, restart, dict(stages)
+        return other
+
+
+def _positive(value: int | None, name: str, where: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise Misuse(f"{where}: {name}={value!r} is not legal: it must be a whole number of at least 1.")
+    return value
+
+
+def _sinks(to: Sink | Iterable[Sink], where: str) -> tuple[Sink, ...]:
+    from strobe.hosts.spark.connectors.base import Sink
+
+    sinks = (to,) if isinstance(to, Sink) or not isinstance(to, Iterable) or isinstance(to, str) else tuple(to)
+    for sink in sinks:
+        if not isinstance(sink, Sink):
+            raise Misuse(f"{where}: to={sink!r} is not a sink.", next="Use strobe.DeltaSink(path) or another sink.")
+    return sinks
+
+
+def _listed(reads: Any, where: str) -> list[str | Feedback]:
+    if reads is None or isinstance(reads, str | Feedback):
+        return [] if reads is None else [reads]
+    if not isinstance(reads, Iterable):
+        raise Misuse(f"{where}: reads={reads!r} is neither the uid of a stage nor a list of them.")
+    return list(reads)
+
+
+def _settings(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
+    """Spark's settings are words; numbers and truths are written as Spark writes them."""
+    settings = {}
+    for key, value in (conf or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str | bool | int | float):
+            raise Misuse(f"{where}: conf has {key!r}: {value!r}, which is not a Spark setting.")
+        settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return settings
+
+
+def _check_trigger(trigger: Mapping[str, Any], reads: bool, where: str) -> None:
+    if not isinstance(trigger, Mapping) or len(trigger) > 1 or any(key not in TRIGGERS for key in trigger):
+        raise Misuse(
+            f"{where}: trigger={trigger!r} is not legal.",
+            next='Use {"processingTime": "1 second"} or, for a source that ends, {"availableNow": True}.',
+        )
+    if reads and "availableNow" in trigger:
+        raise Misuse(
+            f"{where} reads other stages, so it cannot have the trigger availableNow: it would end before they do.",
+            next="Give it to the source stages only; the job ends when all of them have, and everything is processed.",
+        )
+
+
+def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:
+    """A channel's DataFrame is passed by name; a uid that is no identifier ('a-b') is passed with underscores."""
+    wanted = [argument_name(n) for n in names] or [SESSION]
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    if SESSION in parameters and SESSION not in wanted:
+        wanted.append(SESSION)
+    required = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
+    missing = [n for n in wanted if n not in parameters]
+    extra = [n for n in required if n not in wanted]
+    if not names and len(required) == 1 and missing:
+        return  # a source stage may call the session what it likes
+    if missing or extra:
+        raise Misuse(
+            f"{where} takes ({', '.join(parameters)}), but it is given ({', '.join(wanted)}).",
+            next="Name one parameter after each stage that it reads ('-' and '.' become '_'), and one 'spark' if it "
+            "needs the session as well.",
+        )
+
+
+def argument_name(uid: str) -> str:
+    return uid.replace("-", "_").replace(".", "_")

@@ -1,0 +1,212 @@
+"""A stage that takes another one's place: it goes on where that one was, without its state.
+
+A stage whose state does not fit its code any more gets a new uid. Alone, that makes a stage that knows of nothing: a
+source begins at its start, and every row comes again. With `replaces="old"` it inherits what makes up a *position*: the
+offsets of its sources, how far it had read its channels, the rows that were on their way from it to others, and what
+its sinks had. The snapshot is read as if the old stage had borne the new name; its state is left out.
+
+Spark's first batch with state begins with version 0, and knows no offsets before it. So a source stage with state is
+given a batch 0 that ends at the inherited offsets and brings no rows: the plan itself, run once over nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.classic.column import _to_seq
+
+from strobe.hosts.shared.durable import fsync
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.pipeline.pipeline import Pipeline, StageSpec
+from strobe.hosts.spark.plans.changes import meaning_of
+from strobe.hosts.spark.plans.description import reads_source
+from strobe.hosts.spark.stage.assemble import DraftStage
+from strobe.model.cut import Json
+from strobe.model.errors import Failed, Misuse
+from strobe.model.graph import Channel, Graph
+from strobe.model.ids import ChannelId, NodeId
+from strobe.store.locate import Located
+from strobe.store.manifest import Manifest, NodeRecord, Prepared
+
+__all__ = ["begin_without_state", "original", "refusal_to_replace", "renamed_sources", "replacements", "taking_over"]
+
+
+@dataclass(frozen=True)
+class _Renamed(Located):
+    """A snapshot in which stages bear the names of those that replace them. Its bytes are found by their hashes."""
+
+    names: Mapping[NodeId, NodeId] | None = None
+
+    def load(self) -> Manifest:
+        return _rename(super().load(), self.names or {})
+
+
+def replacements(pipeline: Pipeline, known: Sequence[NodeId]) -> dict[NodeId, NodeId]:
+    """Of the stages that are `known`, those that are replaced, and by which."""
+    return {
+        spec.replaces: uid
+        for uid, spec in pipeline.stages.items()
+        if spec.replaces is not None and spec.replaces in known and uid not in known
+    }
+
+
+def taking_over(found: Located, pipeline: Pipeline) -> Located:
+    """The snapshot as the pipeline sees it."""
+    names = replacements(pipeline, tuple(found.load().nodes))
+    return _Renamed(found.store, found.snapshot, found.where, found.home, names) if names else found
+
+
+def original(found: Located) -> Manifest:
+    return Located.load(found)
+
+
+def renamed_sources(description: Mapping[str, Json], names: Mapping[NodeId, NodeId]) -> dict[str, Json]:
+    """What a stage read, under the names that its channels have now."""
+    sources = description.get("sources")
+    channels = {f"channel {old}": f"channel {new}" for old, new in names.items()}
+    return {**description, "sources": [channels.get(str(s), s) for s in sources] if isinstance(sources, list) else []}
+
+
+def _rename(manifest: Manifest, names: Mapping[NodeId, NodeId]) -> Manifest:
+    def node(uid: NodeId) -> NodeId:
+        return names.get(uid, uid)
+
+    def channel(name: ChannelId) -> ChannelId:
+        return ChannelId(node(NodeId(name)))
+
+    sinks: dict[str, tuple[Prepared, ...]] = {}
+    for name, prepared in manifest.sinks.items():
+        stage, _, sink = name.rpartition("/")
+        # What a sink had goes to the one in its place. Parts in doubt stay with the one that prepared them.
+        for item in prepared:
+            to = f"{node(NodeId(stage))}/{sink}" if item.handle == "position" else name
+            sinks[to] = (*sinks.get(to, ()), item)
+    return replace(
+        manifest,
+        graph=Graph(
+            tuple(map(node, manifest.graph.nodes)),
+            tuple(Channel(c.id, node(c.source), node(c.target), c.feedback) for c in manifest.graph.channels),
+        ),
+        nodes={
+            node(uid): replace(record, inputs={channel(c): at for c, at in record.inputs.items()})
+            for uid, record in manifest.nodes.items()
+        },
+        channels={
+            channel(c): replace(
+                record,
+                producer=node(record.producer),
+                in_flight={node(uid): flight for uid, flight in record.in_flight.items()},
+            )
+            for c, record in manifest.channels.items()
+        },
+        sinks=sinks,
+    )
+
+
+def refusal_to_replace(old: NodeId, spec: StageSpec, record: NodeRecord, now: Json, *, dropping: bool) -> Misuse | None:
+    """Why the stage cannot go on where `old` was. `dropping`: its state may be lost."""
+    new, before = spec.uid, record.extra.get("sources")
+    after = now.get("sources") if isinstance(now, Mapping) else None
+    known = isinstance(before, list) and isinstance(after, list)
+    other = known and not record.inputs and after[: len(before)] != before  # type: ignore[arg-type, index]
+    both = spec.inputs and (reads_source(record.extra) or reads_source(now))
+    if other or both or bool(record.inputs) != bool(spec.inputs):
+        was, is_ = (", ".join(map(str, s)) if isinstance(s, list) else "something else" for s in (before, after))
+        why = "a stage that reads channels and a source of its own" if both else "one kind of source"
+        return Misuse(
+            f"Stage {new!r} cannot go on where {old!r} was: that read {was}, this reads {is_}, and positions of {why} "
+            "mean nothing to another.",
+            untouched="Nothing was changed.",
+            next=f"Take replaces={str(old)!r} away, say by its source's own options where {new!r} begins, and drop "
+            f"{old!r} with --allow-non-restored-state.",
+        )
+    if has_state(record) and not dropping:
+        return Misuse(
+            f"Stage {new!r} goes on where {old!r} was, but not with its state: {record.state_rows or 0:,} rows would "
+            "be dropped.",
+            untouched="Nothing was changed.",
+            next=f"Drop them for good with --allow-non-restored-state, or put {old!r} back.",
+        )
+    return None
+
+
+def has_state(record: NodeRecord) -> bool:
+    return any(path.startswith("state/") for path in record.files)
+
+
+def begin_without_state(draft: DraftStage, checkpoint: Path, description: Json, before: Json, partitions: int) -> None:
+    """Make the checkpoint of the old stage, laid out at `checkpoint`, one from which the new stage can start."""
+    shutil.rmtree(checkpoint / "state", ignore_errors=True)
+    now, then = meaning_of(description), meaning_of(before)
+    listed = description.get("sources") if isinstance(description, Mapping) else None
+    sources = len(listed) if isinstance(listed, list) else 0
+    batch = spark_checkpoint.last_committed(checkpoint)
+    assert batch is not None
+    if now is not None and not now["operators"]:
+        _add_sources(checkpoint / "offsets", batch, sources)
+        return
+    same = now is not None and then is not None and now["watermarks"] == then["watermarks"]
+    _renumber(checkpoint, batch, sources, partitions, keep_watermark=same)
+    try:
+        query = (
+            _over_nothing(draft.result)
+            .writeStream.format("noop")
+            .queryName(f"{draft.spec.uid} begins")
+            .outputMode(draft.spec.output_mode)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(once=True)
+            .start()
+        )
+        query.awaitTermination()
+    except Exception as error:  # whatever Spark says, in Java's words
+        raise Failed(
+            f"Stage {draft.spec.uid!r} could not be given an empty state: {str(error).splitlines()[0]}",
+            untouched="The job and the snapshot are as they were.",
+            next="Mend the cause and run again.",
+        ) from error
+
+
+def _add_sources(directory: Path, batch: int, count: int) -> None:
+    """A source that the old stage did not have has no offset yet."""
+    for path in (directory / str(b) for b in (batch - 1, batch)):
+        if path.exists():
+            lines = path.read_text().splitlines()
+            path.write_text("\n".join([*lines, *["-"] * (count + 2 - len(lines))]))
+
+
+def _renumber(checkpoint: Path, batch: int, count: int, partitions: int, *, keep_watermark: bool) -> None:
+    """Batch 0 ends where `batch` ended, and has not run."""
+    version, meta, *sources = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    head = json.loads(meta)
+    done = json.loads((checkpoint / "commits" / str(batch)).read_text().splitlines()[1])
+    head["batchWatermarkMs"] = int(done.get("nextBatchWatermarkMs", 0)) if keep_watermark else 0
+    head.setdefault("conf", {})["spark.sql.shuffle.partitions"] = str(partitions)
+    sources += ["-"] * (count - len(sources))
+    for name in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / name)
+        (checkpoint / name).mkdir()
+    first = checkpoint / "offsets" / "0"
+    first.write_text("\n".join([version, json.dumps(head), *sources]))
+    fsync(first)
+
+
+def _over_nothing(result: DataFrame) -> DataFrame:
+    """The same plan, with every stream emptied before anything else is done with it."""
+    session: Any = result.sparkSession
+    catalyst = session._jvm.org.apache.spark.sql.catalyst
+    false = catalyst.expressions.Literal.FalseLiteral()
+
+    def emptied(node: Any) -> Any:
+        children = [node.children().apply(i) for i in range(node.children().size())]
+        if not children:
+            return catalyst.plans.logical.Filter(false, node) if node.isStreaming() else node
+        return node.withNewChildren(_to_seq(session._sc, [emptied(child) for child in children]))
+
+    plan = emptied(result._jdf.queryExecution().analyzed())
+    return DataFrame(session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)

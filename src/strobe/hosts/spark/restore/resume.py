@@ -1,0 +1,186 @@
+"""From plans to stages that can start: restored if that was asked for, else resumed where they were left.
+
+A file may have changed since the job last ran. What that means for state, channels and positions is found out here,
+before anything is touched, from what the job's memory says of the last start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark.channel.log import LOG, ChannelLog
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint.stage_files import (
+    adopt_checkpoints,
+    note_starts,
+    relocate_state,
+    stage_checkpoint,
+    start_positions,
+)
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.home.moved import Homes, find_moved, rewrite_source_logs, source_logs
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.plans.changes import uncompared
+from strobe.hosts.spark.plans.description import describe_stage
+from strobe.hosts.spark.restore.channels import restore_channel
+from strobe.hosts.spark.restore.coming_again import from_start, source_places
+from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
+from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
+from strobe.hosts.spark.restore.replacing import replacements
+from strobe.hosts.spark.restore.rescale import rescale_stages
+from strobe.hosts.spark.restore.restore import restore_job, sweep_leftovers
+from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
+from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage, open_stages
+from strobe.model.cut import Json
+from strobe.model.errors import Misuse
+from strobe.model.ids import ChannelId, NodeId
+
+__all__ = ["Ready", "bring_up"]
+
+_log = logging.getLogger("strobe.job")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Stages that can start, and what they keep as state, by uid."""
+
+    stages: Sequence[AssembledStage]
+    descriptions: Mapping[NodeId, Mapping[str, Json]]
+
+
+def bring_up(
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    base: Path,
+    spark: SparkSession,
+    options: RestoreOptions,
+) -> Ready:
+    sweep_leftovers(home)
+    descriptions = {
+        d.spec.uid: {**describe_stage(d.result, d.spec.output_mode), "writes": sink_places(d.spec, base)}
+        for d in drafts
+    }
+    sources: dict[NodeId, tuple[NodeId, ...]] = {}
+    moved: dict[NodeId, dict[str, str]] = {}
+    options = _with_newest(pipeline, home, options)
+    if options.snapshot is not None or home.memory.restoring is not None:
+        restore_job(pipeline, drafts, descriptions, home, base, spark, options)
+    else:
+        sources = _check_file(pipeline, home, descriptions, options)
+        moved = _moved(pipeline, home, descriptions)
+        _warn_of_sinks(pipeline, home, descriptions)
+        _add_stages(pipeline, drafts, home)
+    stages = open_stages(pipeline, drafts, home, base)
+    adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
+    for uid, roots in moved.items():
+        rewrite_source_logs(stage_checkpoint(home, uid), roots)
+        relocate_state(stage_checkpoint(home, uid))
+    rescale_stages(pipeline, home, spark, options, descriptions, sources)
+    home.remember(stages=descriptions, home=str(home.home))
+    return Ready(stages, descriptions)
+
+
+def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
+    """Stages that have done something on this timeline and are not in the file any more."""
+    known = (uid for uid in home.memory.stages if uid not in pipeline.stages)
+    return [uid for uid in known if spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None]
+
+
+def _with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> RestoreOptions:
+    """Dropping a stage begins a new line of history, at the newest checkpoint."""
+    removed = _removed(pipeline, home)
+    replaced = replacements(pipeline, removed)
+    if options.snapshot is not None or home.memory.restoring is not None or not removed:
+        return options
+    dropped = [uid for uid in removed if uid not in replaced]
+    if dropped and not options.allow_non_restored_state:
+        raise Misuse(
+            f"Stage {dropped[0]!r} of job {home.job!r} is not in the file any more; its state would be dropped.",
+            untouched="Nothing was changed.",
+            next="Put it back under the same uid; or let the stage that takes its place go on where it was, with "
+            f"replaces={str(dropped[0])!r}; or drop it for good with --allow-non-restored-state. In both cases the job "
+            "goes on from its newest checkpoint.",
+        )
+    return replace(options, snapshot=home.job)
+
+
+def _check_file(
+    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Json], options: RestoreOptions
+) -> dict[NodeId, tuple[NodeId, ...]]:
+    """Refuse what cannot go on. Returns the stages whose channels are in another order now."""
+    found: dict[NodeId, tuple[NodeId, ...]] = {}
+    for uid in pipeline.stages:
+        before = home.memory.stages.get(uid)
+        if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
+            continue
+        differences = compare_stages(before, descriptions[uid])
+        problem = changed_state(uid, differences, allowed=uid in options.allow_changed_state)
+        if problem is not None:
+            raise problem
+        for sentence in said(differences):
+            _log.warning("%s: %s", uid, sentence)
+        for sentence in uncompared(before, descriptions[uid]):
+            _log.info("%s: %s", uid, sentence)
+        sources = rearranged(before, descriptions[uid])
+        if sources is not None:
+            found[uid] = sources
+    return found
+
+
+def _moved(
+    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]]
+) -> dict[NodeId, dict[str, str]]:
+    """The stages whose checkpoints name files by paths that are not theirs any more: of the directories that they read,
+    by old and new path, and, if the home itself has moved, of their own."""
+    homes = Homes.of(home.memory.home, home.home)
+    found: dict[NodeId, dict[str, str]] = {}
+    warnings: list[str] = []
+    for uid in pipeline.stages:
+        before, checkpoint = home.memory.stages.get(uid), stage_checkpoint(home, uid)
+        if not isinstance(before, Mapping) or spark_checkpoint.last_logged(checkpoint) is None:
+            continue
+        files, now = before.get("directories"), descriptions[uid].get("directories")
+        moved, problem = find_moved(uid, files, now, homes, partial(source_logs, checkpoint), warnings=warnings)
+        if problem is not None:
+            raise problem
+        if moved or homes.moved:
+            found[uid] = moved
+    for warning in warnings:
+        _log.warning("%s", warning)
+    return found
+
+
+def _warn_of_sinks(pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]]) -> None:
+    homes = Homes.of(home.memory.home, home.home)
+    for uid in pipeline.stages:
+        before = home.memory.stages.get(uid)
+        if isinstance(before, Mapping) and spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None:
+            for sentence in changed_sinks(before.get("writes"), descriptions[uid]["writes"], homes):
+                _log.warning("%s: %s", uid, sentence)
+
+
+def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:
+    """Stages that the job did not have when it last started. Where they begin is settled once."""
+    for draft in drafts:
+        uid, checkpoint = draft.spec.uid, stage_checkpoint(home, draft.spec.uid)
+        if not home.memory.stages or uid in home.memory.stages or start_positions(checkpoint):
+            continue
+        places = source_places(draft.result)
+        if places:
+            _log.warning("%s", from_start(pipeline, uid, places, (), set(home.memory.stages)))
+        if (home.path(home.layout.channel(uid)) / LOG).is_dir() and pipeline.readers(uid):
+            # From another life under this uid: what it holds has nothing to do with this one.
+            restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft.schema, home)
+        logs = {read: home.path(home.layout.channel(read)) for read in draft.spec.inputs}
+        channels = {read: ChannelLog(path) for read, path in logs.items() if (path / LOG).is_dir()}
+        earliest = draft.spec.start == "earliest"
+        starts = {read: max(log.trimmed, 0) if earliest else log.end for read, log in channels.items()}
+        if starts:
+            note_starts(checkpoint, starts)

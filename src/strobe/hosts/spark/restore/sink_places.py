@@ -1,0 +1,42 @@
+"""Where a stage's sinks write, noted so that a resumed job can say what has changed.
+
+A sink that is given another place goes on there with the next batch. That is allowed, and it is rarely what somebody
+means who has only started the job from another directory: so it is said.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from strobe.hosts.spark.home.moved import Homes
+from strobe.hosts.spark.pipeline.pipeline import StageSpec
+from strobe.model.cut import Json
+
+__all__ = ["changed_sinks", "sink_places"]
+
+
+def sink_places(spec: StageSpec, base: Path) -> dict[str, Json]:
+    """The place of each sink, by its own uid or its number: a path in full, or what the sink says of itself."""
+    found: dict[str, Json] = {}
+    for index, sink in enumerate(spec.sinks):
+        path = getattr(sink, "path", None)
+        local = isinstance(path, str | Path) and "://" not in str(path)
+        found[sink.uid or str(index)] = os.path.normpath(base / str(path)) if local else sink.describe()
+    return found
+
+
+def changed_sinks(before: Json, after: Json, homes: Homes) -> Iterator[str]:
+    """What is not as it was, in sentences. What moved along with the job's home has not changed."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return
+    for name, was in before.items():
+        now = after.get(name)
+        if now is None:
+            yield f"it does not write to {was} any more; what is there stays"
+        elif now != was and not (str(was).startswith("/") and str(homes.place(str(was))) == now):
+            yield f"it wrote to {was}, and writes to {now} from now on; what is there stays, and is not copied"
+    for name, now in after.items():
+        if name not in before:
+            yield f"it writes to {now} as well, from now on: not what it has written before"

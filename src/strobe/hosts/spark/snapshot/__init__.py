@@ -1,0 +1,1 @@
+"""From a trigger to a manifest: the coordinator, the stages' parts, uploads, savepoints."""

@@ -1,0 +1,235 @@
+"""The place of a savepoint that is being written: a directory, or a prefix of a bucket.
+
+*A directory* holds a marker, locked for as long as the writer lives. The manifest comes last; a directory with a marker
+and no manifest is what a savepoint left that died, and the next one to the same place replaces it.
+
+*A bucket* knows no locks. There the marker is put on condition that there is none, and names the job and its home. A
+job has one driver, which takes one savepoint at a time: a marker of the same job and home was left by a savepoint that
+died, and is replaced with what belongs to it. One of another job may be of a writer that lives, and is refused.
+
+Anything else that is not empty is somebody's, and is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Final, Protocol
+
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.home.job_home import JobHome, host_name
+from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.store.base import Absent, AlreadyThere, ObjectStore
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import BUCKET_SAVEPOINT_MARKER as BUCKET_MARKER
+from strobe.store.layout import MANIFEST
+from strobe.store.layout import SAVEPOINT_MARKER as MARKER
+from strobe.store.s3 import CHECKS, S3Store, is_s3
+from strobe.store.tree import Tree
+
+__all__ = [
+    "BucketTarget", "DirectoryTarget", "SavepointTarget", "check_room", "check_target", "mark_of", "take_target",
+]  # fmt: skip
+
+_OURS: Final = {MARKER, "blobs", ".tmp"}
+_BLOBS: Final = "blobs/"
+
+
+class SavepointTarget(Protocol):
+    """Taken before anything starts; then it is `done` or given up."""
+
+    @property
+    def where(self) -> str:
+        """What `strobe run -s` takes."""
+        ...
+
+    @property
+    def objects(self) -> ObjectStore: ...
+
+    def done(self) -> None: ...
+
+    def give_up(self) -> None:
+        """Leave the place as it was before. What cannot be removed is for the next savepoint that goes there."""
+        ...
+
+
+def take_target(place: str | Path, home: JobHome) -> SavepointTarget:
+    if isinstance(place, str) and is_s3(place):
+        return BucketTarget.take(place, home)
+    return DirectoryTarget.take(Path(place), home.job)
+
+
+def check_target(place: str | Path, home: JobHome, room: int) -> None:
+    """What `take_target` would refuse, without taking the place; and less than `room` bytes on that disk."""
+    if isinstance(place, str) and is_s3(place):
+        _check_prefix(S3Store(place), mark_of(home))
+        return
+    if Path(place).exists():
+        _check_free(Path(place))
+    check_room(Path(place), room)
+
+
+class DirectoryTarget:
+    def __init__(self, path: Path, lock: int, *, made: bool) -> None:
+        self.path = path
+        self.where = str(path)
+        self.objects = FilesystemStore(path, on_point=crash_points.point)
+        self._lock = lock
+        self._made = made
+
+    @classmethod
+    def take(cls, path: Path, job: str) -> DirectoryTarget:
+        path = path.absolute()
+        made = not path.exists()
+        try:
+            if not made:
+                _check_free(path)
+            path.mkdir(parents=True, exist_ok=True)
+            lock = _lock(path)
+            try:
+                for name in _OURS - {MARKER}:
+                    shutil.rmtree(path / name, ignore_errors=True)
+                os.truncate(lock, 0)
+                os.write(lock, json.dumps({"job": job, "pid": os.getpid()}).encode())
+            except BaseException:
+                os.close(lock)
+                raise
+        except OSError as error:
+            raise Misuse(
+                f"The savepoint cannot be written to {path}: {error.strerror or error}.",
+                untouched="Nothing was started; the job goes on.",
+                next="Name a directory that can be made and written to.",
+            ) from error
+        crash_points.point("savepoint.target-taken")
+        return cls(path, lock, made=made)
+
+    def done(self) -> None:
+        self.objects.close()
+        with contextlib.suppress(OSError):  # the manifest says that it is complete, whatever else lies beside it
+            (self.path / MARKER).unlink(missing_ok=True)
+            (self.path / ".tmp").rmdir()
+        os.close(self._lock)
+
+    def give_up(self) -> None:
+        try:
+            for name in _OURS - {MARKER}:
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            if {p.name for p in self.path.iterdir()} <= {MARKER}:
+                (self.path / MARKER).unlink()
+                if self._made:
+                    self.path.rmdir()
+        except OSError:
+            pass
+        finally:
+            os.close(self._lock)
+
+
+class BucketTarget:
+    def __init__(self, store: S3Store, home: JobHome) -> None:
+        self.where = store.url
+        self.objects: ObjectStore = store
+        self._home = home
+
+    @classmethod
+    def take(cls, url: str, home: JobHome) -> BucketTarget:
+        store = S3Store(url)
+        store.check(writable=True)
+        mark = mark_of(home)
+        keys = _check_prefix(store, mark)
+        if BUCKET_MARKER not in keys:
+            try:
+                store.put(BUCKET_MARKER, mark, if_absent=True)
+            except AlreadyThere:
+                raise _busy(url) from None
+        store.discard(key for key in keys if key != BUCKET_MARKER)
+        crash_points.point("savepoint.target-taken")
+        return cls(store, home)
+
+    def done(self) -> None:
+        with contextlib.suppress(StrobeError):
+            self.objects.delete(BUCKET_MARKER)
+
+    def give_up(self) -> None:
+        with contextlib.suppress(StrobeError):
+            self._home.check_owner()  # the driver that has taken over may be writing there by now
+            self.objects.discard(self.objects.list(_BLOBS))
+            self.objects.delete(BUCKET_MARKER)
+
+
+def mark_of(home: JobHome) -> bytes:
+    """What the marker of this job's savepoints says."""
+    return json.dumps({"job": home.job, "host": host_name(), "home": str(home.home)}).encode()
+
+
+def _check_prefix(store: S3Store, mark: bytes) -> list[str]:
+    """What is there, if all of it was left by a savepoint with this mark that died."""
+    keys = list(store.list(""))
+    others = [key for key in keys if not key.startswith(CHECKS)]
+    if MANIFEST in others:
+        raise _holds_one(store.url)
+    if BUCKET_MARKER in others and all(key == BUCKET_MARKER or key.startswith(_BLOBS) for key in others):
+        with contextlib.suppress(Absent):
+            if store.get(BUCKET_MARKER) == mark:
+                return keys
+        raise _busy(store.url)
+    if others:
+        raise _taken(store.url, "it is not empty", "Name a prefix below which there is nothing.")
+    return keys
+
+
+def _busy(url: str) -> Misuse:
+    return _taken(
+        url, "another job is writing a savepoint there",
+        f"Name another prefix. If that job is gone for good, delete what it left below {url}/.",
+    )  # fmt: skip
+
+
+def _check_free(path: Path) -> None:
+    if not path.is_dir():
+        raise _taken(path, "it is not a directory", "Name a directory that does not exist yet, or is empty.")
+    names = {p.name for p in path.iterdir()}
+    if MANIFEST in names:
+        raise _holds_one(path)
+    if names and (MARKER not in names or names - _OURS):
+        raise _taken(path, "it is not empty", "Name a directory that does not exist yet, or is empty.")
+
+
+def _lock(path: Path) -> int:
+    lock = Tree(path).open_file(MARKER, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise _taken(path, "another savepoint is being written there", "Name another directory.") from None
+    return lock
+
+
+def _holds_one(place: str | Path) -> Misuse:
+    return _taken(
+        place, "it holds a snapshot already", f"Name another place, or delete that one: strobe dispose {place}"
+    )
+
+
+def _taken(place: str | Path, why: str, next: str) -> Misuse:
+    return Misuse(
+        f"The savepoint cannot go to {place}: {why}.", untouched="Nothing was started; the job goes on.", next=next
+    )
+
+
+def check_room(place: Path, needed: int) -> None:
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError:
+        return  # whoever writes there will say what is wrong
+    if free < needed:
+        raise Failed(
+            f"There is too little room for a savepoint at {place}: it needs about {needed:,} bytes, {free:,} are free.",
+            untouched="Nothing was started; the job goes on.",
+            next="Make room, or name a directory on another disk.",
+        )

@@ -1,0 +1,223 @@
+"""From declared stages to Spark plans, and from these to open channels and sinks.
+
+In two steps. `draft_stages` calls each stage's function and checks what it returns; it touches nothing on disk, so a
+restore can be planned, and refused, from what it gives. `open_stages` then opens channels and sinks, which puts up the
+fences. Nothing runs yet when this is done, and whatever is wrong is said with the stage's name, before any query has
+started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from strobe.hosts.spark.channel.gate import Gate
+from strobe.hosts.spark.channel.log import ChannelLog
+from strobe.hosts.spark.channel.schema import channel_schema
+from strobe.hosts.spark.channel.source import read_channel
+from strobe.hosts.spark.channel.writer import ChannelWriter
+from strobe.hosts.spark.connectors.base import SinkContext
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.pipeline.pipeline import SESSION, Pipeline, StageSpec, argument_name, channel_of
+from strobe.hosts.spark.pipeline.user_code import give_to_workers
+from strobe.hosts.spark.pipeline.user_lines import declared_in
+from strobe.hosts.spark.stage.failures import reason
+from strobe.model.cut import Json
+from strobe.model.errors import Misuse, StrobeError
+from strobe.model.ids import NodeId, SnapshotId
+
+__all__ = ["AssembledStage", "DraftStage", "draft_stages", "open_stages", "sink_contexts"]
+
+_log = logging.getLogger("strobe.job")
+
+
+@dataclass(frozen=True)
+class DraftStage:
+    """What a stage computes; nothing of it is open."""
+
+    spec: StageSpec
+    result: DataFrame
+
+    @property
+    def schema(self) -> StructType:
+        return self.result.schema
+
+
+@dataclass(frozen=True)
+class AssembledStage:
+    spec: StageSpec
+    result: DataFrame
+    inputs: Mapping[NodeId, ChannelLog]
+    output: ChannelWriter | None
+    contexts: tuple[SinkContext, ...] = ()  # of its sinks
+
+    def sink_positions(self, snapshot: SnapshotId) -> dict[str, Json]:
+        return {_sink_name(self.spec, i): sink.position(snapshot) for i, sink in enumerate(self.spec.sinks)}
+
+
+def draft_stages(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobHome) -> list[DraftStage]:
+    """Every stage, upstream first."""
+    give_to_workers(pipeline, spark.sparkContext)
+    schemas: dict[NodeId, StructType] = {}
+    for spec in pipeline.stages.values():
+        for uid, ddl in spec.feedback.items():
+            schemas[uid] = _parse(ddl, spec)
+    drafts = []
+    for uid in pipeline.order():
+        spec = pipeline.stages[uid]
+        frames = {read: _read(spark, gate, home, uid, read, schemas[read]) for read in spec.inputs}
+        result = _call(spec, spark, frames)
+        told = schemas.setdefault(uid, result.schema)
+        if _bare(told) != _bare(result.schema):
+            raise Misuse(
+                f"Stage {uid!r} returns {result.schema.simpleString()}, but a stage that reads it by feedback says "
+                f"{told.simpleString()}.",
+                untouched="Nothing was started.",
+                next="Make the schema in strobe.feedback(…) the same.",
+            )
+        schemas[uid] = result.schema
+        drafts.append(DraftStage(spec, result))
+    return drafts
+
+
+def open_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path) -> list[AssembledStage]:
+    """`base` is where relative paths of sinks begin."""
+    writers = {
+        d.spec.uid: _open_channel(pipeline, home, d.spec.uid, d.schema) for d in drafts if pipeline.readers(d.spec.uid)
+    }
+    stages = []
+    for draft in drafts:
+        spec = draft.spec
+        contexts = tuple(sink_contexts(pipeline.name, draft, home, base))
+        for sink, context in zip(spec.sinks, contexts, strict=True):
+            sink.open(context)
+        inputs = {read: writers[read].log for read in spec.inputs}
+        stages.append(AssembledStage(spec, draft.result, inputs, writers.get(spec.uid), contexts))
+    return stages
+
+
+def _read(
+    spark: SparkSession, gate: Gate, home: JobHome, stage: NodeId, producer: NodeId, schema: StructType
+) -> DataFrame:
+    return read_channel(
+        spark,
+        path=_channel_path(home, producer),
+        schema=channel_schema(schema, producer),
+        stage=stage,
+        channel=channel_of(producer),
+        gate=gate.address,
+    )
+
+
+def _call(spec: StageSpec, spark: SparkSession, frames: Mapping[NodeId, DataFrame]) -> DataFrame:
+    where = f"Stage {spec.uid!r}"
+    try:
+        if frames:
+            named: dict[str, Any] = {argument_name(uid): frame for uid, frame in frames.items()}
+            if spec.wants_session:
+                named[SESSION] = spark
+            result: Any = spec.function(**named)
+        else:
+            result = spec.function(spark)
+    except StrobeError:
+        raise
+    except Exception as error:
+        raise Misuse(
+            f"{where}: its function raised {reason(error)}",
+            untouched="Nothing was started.",
+            next="Mend the function and run again.",
+        ) from error
+    if not isinstance(result, DataFrame):
+        raise Misuse(
+            f"{where} returned {'nothing' if result is None else type(result).__name__}, not a DataFrame"
+            f"{declared_in(spec.function)}.",
+            untouched="Nothing was started.",
+            next="Return the streaming DataFrame that the stage computes.",
+        )
+    if not result.isStreaming:
+        raise Misuse(
+            f"{where} returned a batch DataFrame: it has no stream in it{declared_in(spec.function)}.",
+            untouched="Nothing was started.",
+            next="Start from spark.readStream in a source stage, or from the DataFrames that the stage is given.",
+        )
+    _warn(spec, result)
+    return result
+
+
+def _warn(spec: StageSpec, result: DataFrame) -> None:
+    """What breaks exactly-once without being an error."""
+    plan = result._jdf.queryExecution().analyzed()
+    leaves = plan.collectLeaves()
+    sources = [leaves.apply(i) for i in range(leaves.size())]
+    if any(s.getClass().getSimpleName() == "StreamingRelationV2" and s.sourceName() == "socket" for s in sources):
+        _log.warning(
+            "%s reads from a socket, which cannot be read again: rows that were read and not committed are lost in a "
+            "crash. Put a log (files, Kafka) in front of it.",
+            spec.uid,
+        )
+    if not plan.deterministic():
+        _log.warning(
+            "%s uses functions that give another result when a batch is run again (rand, uuid, …): after a crash its "
+            "output may differ from what was seen before. strobe.stable_random and current_timestamp() do not.",
+            spec.uid,
+        )
+
+
+def _open_channel(pipeline: Pipeline, home: JobHome, uid: NodeId, schema: StructType) -> ChannelWriter:
+    return ChannelWriter(
+        _channel_path(home, uid),
+        schema,
+        job=pipeline.name,
+        producer=uid,
+        timeline=home.memory.timeline,
+        incarnation=home.memory.incarnation,
+    )
+
+
+def sink_contexts(job: str, draft: DraftStage, home: JobHome, base: Path) -> list[SinkContext]:
+    """For whom each sink of the stage writes, in the order in which they are declared."""
+    return [
+        SinkContext(
+            job=job,
+            stage=draft.spec.uid,
+            name=_sink_name(draft.spec, i),
+            timeline=home.memory.timeline,
+            incarnation=home.memory.incarnation,
+            schema=draft.schema,
+            output_mode=draft.spec.output_mode,
+            base=base,
+            staging=home.path(home.layout.staging(_sink_name(draft.spec, i), home.memory.timeline)),
+            identity=home.path(home.layout.identity),
+        )
+        for i in range(len(draft.spec.sinks))
+    ]
+
+
+def _sink_name(spec: StageSpec, index: int) -> str:
+    """By the sink's own uid if it has one, else by its place."""
+    return f"{spec.uid}/{spec.sinks[index].uid or index}"
+
+
+def _channel_path(home: JobHome, uid: NodeId) -> Path:
+    return home.path(home.layout.channel(uid))
+
+
+def _parse(ddl: str, spec: StageSpec) -> StructType:
+    try:
+        schema = StructType.fromDDL(ddl)
+        if isinstance(schema, StructType):
+            return schema
+        raise ValueError("it is not a list of columns")
+    except (ParseException, AnalysisException, ValueError) as error:
+        raise Misuse(f"Stage {spec.uid!r}: feedback schema {ddl!r} cannot be read: {error}") from error
+
+
+def _bare(schema: StructType) -> str:
+    return schema.simpleString()

@@ -1,0 +1,76 @@
+"""Whether a stage may begin another batch.
+
+A stage that has been recorded for the savepoint that ends the job stands still: what it would do next belongs to
+whoever goes on from that savepoint, and must not become visible here. A batch that Spark brings meanwhile waits in
+front of the stage's function. If the savepoint is given up, it goes on; if the job ends, it is left for the next start.
+
+The word comes before the savepoint's first barrier is placed, and takes effect at once, not at the stage's next rest:
+so no stage can pass that barrier without having heard it. It outlives a restart of the stage: one that was recorded,
+failed and came back still stands.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from strobe.hosts.spark.snapshot.messages import AbortSnapshot, StopAt, ToAgent
+from strobe.model.ids import SnapshotId
+
+__all__ = ["Standstill"]
+
+_POLL = 0.1  # seconds between looks whether the stage was stopped meanwhile
+
+
+class Standstill:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._stop_at: SnapshotId | None = None
+        self._last: int | None = None  # the last batch that the savepoint admits; None: all
+        self._end: int | None = None  # the last batch of this life of the stage; None: it goes on
+
+    @property
+    def stands(self) -> bool:
+        return self._last is not None or self._end is not None
+
+    def admits(self, batch: int) -> bool:
+        return all(last is None or batch <= last for last in (self._last, self._end))
+
+    def hear(self, message: ToAgent) -> bool:
+        """A word from the coordinator. True if it was meant for here alone."""
+        if isinstance(message, AbortSnapshot) and message.snapshot == self._stop_at:
+            self.lift()
+        elif isinstance(message, StopAt):
+            self._stop_at = message.snapshot
+            return True
+        return False
+
+    def recorded(self, snapshot: SnapshotId, batch: int) -> None:
+        """The stage's part of `snapshot` is its state after `batch`."""
+        if snapshot == self._stop_at:
+            self._last = batch
+
+    def stand_after(self, batch: int) -> None:
+        """Stand still after this batch, whatever is recorded, until `let_go`."""
+        self._end = batch
+
+    def let_go(self) -> None:
+        with self._changed:
+            self._end = None
+            self._changed.notify_all()
+
+    def lift(self) -> None:
+        with self._changed:
+            self._stop_at = self._last = None
+            self._changed.notify_all()
+
+    def holds(self, batch: int, lock: threading.RLock) -> bool:
+        """Wait a moment in front of `batch`, with the stage's lock let go. False once it is admitted."""
+        if self.admits(batch):
+            return False
+        lock.release()
+        try:
+            with self._changed:
+                self._changed.wait(_POLL)
+        finally:
+            lock.acquire()
+        return True
