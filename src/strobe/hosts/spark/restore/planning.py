@@ -245,7 +245,7 @@ def _stages(
             yield StagePlan(uid, StageAction.NEW, starts=starts, earliest=spec.start == "earliest")
         elif record.batch is None or record.batch == NOTHING:
             starts = {NodeId(c): p for c, p in record.inputs.items() if NodeId(c) in spec.inputs}
-            yield StagePlan(uid, StageAction.UNBEGUN, record, starts=starts)
+            yield StagePlan(uid, StageAction.UNBEGUN, record, starts=starts, replaces=replaced.get(uid))
         elif uid in replaced:
             dropping = options.allow_non_restored_state
             problem = refusal_to_replace(replaced[uid], spec, record, descriptions[uid], dropping=dropping)

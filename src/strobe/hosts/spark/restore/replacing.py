@@ -34,7 +34,10 @@ from strobe.model.ids import ChannelId, NodeId
 from strobe.store.locate import Located
 from strobe.store.manifest import Manifest, NodeRecord, Prepared
 
-__all__ = ["begin_without_state", "original", "refusal_to_replace", "renamed_sources", "replacements", "taking_over"]
+__all__ = [
+    "begin_without_state", "original", "refusal_to_replace", "renamed", "renamed_sources", "replacements",
+    "taking_over",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class _Renamed(Located):
     names: Mapping[NodeId, NodeId] | None = None
 
     def load(self) -> Manifest:
-        return _rename(super().load(), self.names or {})
+        return renamed(super().load(), self.names or {})
 
 
 def replacements(pipeline: Pipeline, known: Sequence[NodeId]) -> dict[NodeId, NodeId]:
@@ -63,6 +66,7 @@ def taking_over(found: Located, pipeline: Pipeline) -> Located:
 
 
 def original(found: Located) -> Manifest:
+    """The manifest as it was written, which is what its root belongs to."""
     return Located.load(found)
 
 
@@ -73,7 +77,9 @@ def renamed_sources(description: Mapping[str, Json], names: Mapping[NodeId, Node
     return {**description, "sources": [channels.get(str(s), s) for s in sources] if isinstance(sources, list) else []}
 
 
-def _rename(manifest: Manifest, names: Mapping[NodeId, NodeId]) -> Manifest:
+def renamed(manifest: Manifest, names: Mapping[NodeId, NodeId]) -> Manifest:
+    """The manifest with other names of stages: old to new."""
+
     def node(uid: NodeId) -> NodeId:
         return names.get(uid, uid)
 

@@ -45,7 +45,7 @@ from strobe.hosts.spark.restore.plan import (
     StagePlan,
 )
 from strobe.hosts.spark.restore.planning import plan_restore
-from strobe.hosts.spark.restore.replacing import begin_without_state, taking_over
+from strobe.hosts.spark.restore.replacing import begin_without_state, original, renamed, taking_over
 from strobe.hosts.spark.restore.rescale import repartition, wanted_partitions
 from strobe.hosts.spark.restore.sinks import named_parts, settle_parts, sweep_staging
 from strobe.hosts.spark.stage.assemble import DraftStage, sink_contexts
@@ -134,8 +134,9 @@ class _Restore:
         self.spark = spark
         self.options = options
         self.found = found
-        self.manifest = found.load()  # once: what was planned is what is done, whoever changes the file meanwhile
-        if root_of(self.manifest) != plan.root:
+        manifest = original(found)  # once: what was planned is what is done, whoever changes the file meanwhile
+        self.manifest = renamed(manifest, self.names)
+        if root_of(manifest) != plan.root:
             raise Failed(
                 f"{plan.where} is another snapshot than it was a moment ago.",
                 untouched="Nothing was changed.",
