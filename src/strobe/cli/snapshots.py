@@ -23,7 +23,13 @@ from strobe.store.manifest import Manifest
 __all__ = ["inspect_command", "verify_command"]
 
 _ROOM_FOR_STAGES: Final = 100  # columns
-_TWO_LINES: Final = {"partitions": "parti-\ntions", "state rows": "state\nrows", "alignment": "align-\nment"}
+_TWO_LINES: Final = {
+    "partitions": "parti-\ntions",
+    "state rows": "state\nrows",
+    "start delay": "start\ndelay",
+    "alignment": "align-\nment",
+    "acknowledge": "acknow-\nledge",
+}
 
 
 @click.command(
@@ -60,9 +66,10 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
     if manifest.host == "live":
         _show_live(session, found, manifest)
         return 0
-    session.console.print(_stages(manifest, narrow=session.console.width < _ROOM_FOR_STAGES))
+    narrow = session.console.width < _ROOM_FOR_STAGES
+    session.console.print(_stages(manifest, narrow=narrow))
     session.say(("where the time went", "bold"))
-    session.console.print(_phases(manifest))
+    session.console.print(_phases(manifest, narrow=narrow))
     if (slowest := _slowest(manifest)) is not None:
         whole = _whole(manifest)
         session.say(
@@ -160,7 +167,7 @@ def _in_words(value: Json) -> str:
     return "nothing to go back to" if value is None else str(value)
 
 
-def _phases(manifest: Manifest) -> Table:
+def _phases(manifest: Manifest, *, narrow: bool) -> Table:
     """For each stage the phases of its part, which add up to what it took. An older Strobe noted only three."""
     measured = all(node.timing is not None for node in manifest.nodes.values())
     rows = {
@@ -169,9 +176,9 @@ def _phases(manifest: Manifest) -> Table:
     }
     names = shown_phases(*rows.values())
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage")
-    for name in (*(("took",) if measured else ()), *names):
-        table.add_column(name.replace("_", " "), justify="right")
+    table.add_column("stage", overflow="ellipsis")
+    for name in (*(("took",) if measured else ()), *(name.replace("_", " ") for name in names)):
+        table.add_column(_TWO_LINES.get(name, name) if narrow else name, justify="right", no_wrap=True)
     for uid, phases in rows.items():
         took = (human_ms(sum(phases.values())),) if measured else ()
         table.add_row(uid, *took, *(human_phase(phases[name]) for name in names))
