@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
+from strobe.store import tree
 from strobe.store.codec import encode
 from strobe.store.layout import JobLayout
 from strobe.store.memory import MemoryStore
@@ -226,3 +229,19 @@ def test_a_snapshot_taken_after_retention_may_share_with_what_is_left(store: Sna
     take(store, 5, {"shared": b"same"})
     store.retire(1)
     assert store.verify(SnapshotId(5)) == ()
+
+
+def test_a_snapshot_that_is_deleted_while_others_are_listed_hides_none_of_them(
+    store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process lists, and retention deletes between its look at the directory and its look into it."""
+    entries = tree._entries
+
+    def then_the_oldest_goes(directory: int) -> list[os.DirEntry[str]]:
+        found = sorted(entries(directory), key=lambda entry: entry.name)
+        for oldest in tmp_path.rglob("chk-000001"):
+            shutil.rmtree(oldest)
+        return found
+
+    monkeypatch.setattr(tree, "_entries", then_the_oldest_goes)
+    assert store.list() == (2, 3, 4)

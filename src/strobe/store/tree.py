@@ -198,7 +198,10 @@ def _files(directory: int, above: str) -> Iterator[str]:
         if entry.is_file(follow_symlinks=False):
             yield key
         elif entry.is_dir(follow_symlinks=False):
-            below = os.open(entry.name, _DIRECTORY, dir_fd=directory)
+            try:
+                below = os.open(entry.name, _DIRECTORY, dir_fd=directory)
+            except FileNotFoundError:
+                continue  # deleted since it was seen: it hides nothing of what is beside it
             try:
                 yield from _files(below, key)
             finally:
