@@ -49,7 +49,7 @@ def main() -> int:
     snapshots = 30 if arguments.quick else arguments.snapshots
     dining = load_topology(str(EXAMPLES / "dining.toml"))
     if not arguments.quick:  # so that a good part of the snapshots comes before the deadlock
-        slow = tuple(replace(node, params={**node.params, "thinking": 30.0}) for node in dining.nodes)
+        slow = tuple(replace(node, params={**node.params, "thinking": 8.0}) for node in dining.nodes)
         dining = replace(dining, nodes=slow)
     well = True
     for topology in (dining, load_topology(str(EXAMPLES / "philosophers.toml"))):

@@ -24,19 +24,19 @@ from strobe.predicates.stable import Finding
 
 @message
 @dataclass(frozen=True, slots=True)
-class Request:
+class PartyRequest:
     pass
 
 
 @message
 @dataclass(frozen=True, slots=True)
-class Grant:
+class PartyGrant:
     pass
 
 
 @message
 @dataclass(frozen=True, slots=True)
-class Carry:
+class PartyCarry:
     """References that travel, and an object that travels itself."""
 
     to: list[str]
@@ -65,7 +65,7 @@ class Party(Process):
         return self.free
 
     def is_grant(self, sender: str, message: Any) -> bool:
-        return isinstance(message, Grant)
+        return isinstance(message, PartyGrant)
 
 
 @dataclass
@@ -135,13 +135,13 @@ def test_one_of_several_and_k_of_n_are_met_by_whoever_can_act() -> None:
 
 def test_a_grant_in_flight_counts_as_given_and_a_request_does_not() -> None:
     states = {"a": waiting("b"), "b": waiting("a")}
-    assert shown("deadlock", Party, states, {"b-a": [Request()]}).found
-    assert not shown("deadlock", Party, states, {"b-a": [Request(), Grant()]}).found
-    assert shown("deadlock", Party, {**states, "c": {}}, {"c-a": [Grant()]}).found, "c was not asked for anything"
+    assert shown("deadlock", Party, states, {"b-a": [PartyRequest()]}).found
+    assert not shown("deadlock", Party, states, {"b-a": [PartyRequest(), PartyGrant()]}).found
+    assert shown("deadlock", Party, {**states, "c": {}}, {"c-a": [PartyGrant()]}).found, "c was not asked for anything"
 
 
 def test_a_grant_is_seen_on_channels_that_reorder_too() -> None:
-    item = stamped_item(encode_message(Grant()), 4, 1)
+    item = stamped_item(encode_message(PartyGrant()), 4, 1)
     assert not shown("deadlock", Party, {"a": waiting("b"), "b": waiting("a")}, {"b-a": [item]}).found
 
 
@@ -150,13 +150,13 @@ def test_unless_a_class_says_otherwise_any_message_from_whom_it_waits_for_is_a_g
         is_grant = Process.is_grant
 
     states = {"a": waiting("b"), "b": waiting("a")}
-    assert not shown("deadlock", Trusting, states, {"b-a": [Request()]}).found
+    assert not shown("deadlock", Trusting, states, {"b-a": [PartyRequest()]}).found
 
 
 def test_who_waits_and_would_still_give_helps_whoever_waits_for_it() -> None:
     """The request is in flight, and will be met although its receiver waits itself."""
     states = {"a": waiting("b"), "b": waiting("a", free=True)}
-    assert not shown("deadlock", Party, states, {"a-b": [Request()]}).found
+    assert not shown("deadlock", Party, states, {"a-b": [PartyRequest()]}).found
 
 
 def test_a_class_that_says_nothing_never_waits() -> None:
@@ -223,22 +223,22 @@ HEAP: dict[str, dict[str, Any]] = {
 
 
 def test_a_cycle_across_processes_that_no_root_leads_to_is_garbage() -> None:
-    found = shown("garbage", Keeper, HEAP, {"a-b": [Carry(["w"])]})
+    found = shown("garbage", Keeper, HEAP, {"a-b": [PartyCarry(["w"])]})
     assert found.found
     assert found.facts["garbage"] == {"a": ["x"], "b": ["y"]}
     assert found.details == ("a keeps x, to which nothing leads", "b keeps y, to which nothing leads")
 
 
 def test_a_reference_in_flight_keeps_its_object_and_what_that_leads_to() -> None:
-    found = shown("garbage", Keeper, HEAP, {"a-b": [Carry(["w"])], "b-a": [Carry(["y"])]})
+    found = shown("garbage", Keeper, HEAP, {"a-b": [PartyCarry(["w"])], "b-a": [PartyCarry(["y"])]})
     assert not found.found
     assert found.sentence == "no garbage: 4 objects, all of them in use"
 
 
 def test_an_object_in_flight_is_kept_by_its_channel_and_keeps_nothing_by_itself() -> None:
     states = {"a": {"roots": ["m"]}, "b": {"kept": {"n": []}}}
-    assert not shown("garbage", Keeper, states, {"a-b": [Carry([], {"m": ["n"]})]}).found
-    unused = shown("garbage", Keeper, {**states, "a": {}}, {"a-b": [Carry([], {"m": ["n"]})]})
+    assert not shown("garbage", Keeper, states, {"a-b": [PartyCarry([], {"m": ["n"]})]}).found
+    unused = shown("garbage", Keeper, {**states, "a": {}}, {"a-b": [PartyCarry([], {"m": ["n"]})]})
     assert unused.facts["garbage"] == {"channel a-b": ["m"], "b": ["n"]}
 
 
@@ -251,7 +251,7 @@ def test_what_is_in_use_and_kept_by_nobody_is_told() -> None:
 
 def test_a_collector_that_forgets_references_in_flight_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would let go an object that somebody is about to hold: afterwards that one is in use, and gone."""
-    flying = {"b-a": [Carry(["y"])], "a-b": [Carry(["w"])]}
+    flying = {"b-a": [PartyCarry(["y"])], "a-b": [PartyCarry(["w"])]}
     monkeypatch.setattr(live_checks._Parties, "refs_in", lambda self, channel, message: ())
     wrong = shown("garbage", Keeper, HEAP, flying)
     monkeypatch.undo()
@@ -284,7 +284,7 @@ class _Raising(Party):
 
 class _Sending(Party):
     def waits_for(self) -> Wait | None:
-        self.send("b", Request())
+        self.send("b", PartyRequest())
         return None
 
 
