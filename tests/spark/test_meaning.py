@@ -360,6 +360,21 @@ def test_settings_of_the_session_make_no_difference(spark: SparkSession, setting
     assert [compare_stages(b, a) for b, a in zip(before, after, strict=True)] == [[], [], []]
 
 
+def test_a_literal_time_is_the_same_on_a_machine_in_another_zone(spark: SparkSession) -> None:
+    def query(e: DataFrame, r: DataFrame) -> DataFrame:
+        return e.groupBy(F.expr("ts > timestamp_seconds(1)"), F.expr("ts > timestamp'2031-05-17 09:30:00Z'")).count()
+
+    zones: Any = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    here, before = zones.getDefault(), described(query, spark)
+    zones.setDefault(zones.getTimeZone("Asia/Kathmandu"))
+    try:
+        after = described(query, spark)
+    finally:
+        zones.setDefault(here)
+    assert before["meaning"] == after["meaning"]
+    assert "2031-05-17T09:30:00+00:00" in str(before["meaning"])
+
+
 def test_one_more_branch_of_a_union_over_a_channel_is_said(spark: SparkSession) -> None:
     """Other sources are known to Spark by their number, and cannot come more often; channels can."""
     before, after = (described(lambda e, r, c=c: _both(e, *c), spark) for c in (("a", "b"), ("a", "b", "id")))  # type: ignore[misc]

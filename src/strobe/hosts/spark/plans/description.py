@@ -46,12 +46,13 @@ def describe_stage(result: DataFrame, output_mode: str) -> dict[str, Json]:
             if operator is not None:
                 operators.append(operator)
     session: Any = result.sparkSession
+    zone = str(session._jvm.java.util.TimeZone.getDefault().getID())
     files = file_sources(nodes, session._jvm, session._jsc.hadoopConfiguration())
     return {
         "operators": operators,
         "sources": sources,
         "schema": result.schema.simpleString(),
-        "meaning": _meaning(plan, nodes, optimized, output_mode),
+        "meaning": _meaning(plan, nodes, optimized, output_mode, zone),
         **({"directories": files} if files else {}),
     }
 
@@ -147,19 +148,19 @@ def _join_sides(optimized: list[Any]) -> list[Json]:
     ]
 
 
-def _meaning(plan: Any, nodes: list[Any], optimized: list[Any], output_mode: str) -> Json:
+def _meaning(plan: Any, nodes: list[Any], optimized: list[Any], output_mode: str, zone: str) -> Json:
     """None if Spark cannot say what its plan is."""
     names: dict[str, str] = {}
     try:
-        told = (parse_plan(str(optimized[0].toJSON())), _facts(optimized, names)) if optimized else None
-        found = describe_operators(parse_plan(str(plan.toJSON())), _facts(nodes, names), told)
+        told = (parse_plan(str(optimized[0].toJSON())), _facts(optimized, names, zone)) if optimized else None
+        found = describe_operators(parse_plan(str(plan.toJSON())), _facts(nodes, names, zone), told)
         return {**found, "output_mode": output_mode}
     except Exception as error:  # types are compared all the same, and that the rest is not is said
         _log.debug("what the state means is not known", exc_info=error)
         return None
 
 
-def _facts(nodes: list[Any], names: dict[str, str]) -> Facts:
+def _facts(nodes: list[Any], names: dict[str, str], zone: str) -> Facts:
     """`names` are those of sources by what tells them apart; one that is read in two places is one source."""
     sources: dict[int, str] = {}
     delays: dict[int, str] = {}
@@ -173,7 +174,7 @@ def _facts(nodes: list[Any], names: dict[str, str]) -> Facts:
             sources[place] = names.setdefault(key, name if channel or not count else f"{name}#{count + 1}")
         elif kind == "EventTimeWatermark":
             delays[place] = str(node.delay())
-    return Facts(sources, delays)
+    return Facts(sources, delays, zone)
 
 
 def _source(node: Any, kind: str) -> Json:

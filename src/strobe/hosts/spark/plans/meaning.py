@@ -45,10 +45,11 @@ Wanted: TypeAlias = frozenset[int] | None  # ids of columns; None: all
 
 @dataclass(frozen=True)
 class Facts:
-    """What only the JVM knows, by the place of a node: names of sources, delays of watermarks."""
+    """What only the JVM knows: by the place of a node, names of sources and delays of watermarks; and its time zone."""
 
     sources: Mapping[int, str] = field(default_factory=dict)
     delays: Mapping[int, str] = field(default_factory=dict)
+    zone: str = "UTC"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def describe_operators(plan: Node, facts: Facts, optimized: tuple[Node, Facts] |
 
 class _Walk:
     def __init__(self, plan: Node, facts: Facts) -> None:
-        self.writer = Writer()
+        self.writer = Writer(facts.zone)
         self._facts = facts
         self._wanted: dict[int, Wanted] = {id(plan): None}
         self._seen: dict[int, _Seen] = {}

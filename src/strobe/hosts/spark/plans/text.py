@@ -15,7 +15,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
+from zoneinfo import ZoneInfo
 
 from strobe.hosts.spark.plans.tree import Node, is_tree
 
@@ -105,8 +107,10 @@ def _hidden(node: Node) -> tuple[Node, ...]:
 
 @dataclass
 class Writer:
-    """`functions`: names of Python functions that were met; what they do cannot be written down."""
+    """`zone` is the JVM's, in which Spark writes literal times. `functions`: names of Python functions that were met;
+    what they do cannot be written down."""
 
+    zone: str = "UTC"
     functions: set[str] = field(default_factory=set)
     _known: dict[int, tuple[Node, str]] = field(default_factory=dict)  # by identity: origins are shared
 
@@ -152,7 +156,7 @@ class Writer:
         if kind == "Side":
             return f"{fields['text']} {write(node.children[0])}"
         if kind == "Literal":
-            return _literal(fields)
+            return _literal(fields, self.zone)
         if kind == "NamedLambdaVariable":
             return bound.get(expression_id(node), quoted(str(fields["name"])))
         if kind == "Cast":
@@ -245,7 +249,7 @@ def _arguments(node: Node) -> list[str]:
     return found
 
 
-def _literal(fields: Mapping[str, Any]) -> str:
+def _literal(fields: Mapping[str, Any], zone: str) -> str:
     value, kind = fields.get("value"), fields.get("dataType")
     if value is None:
         return "null"
@@ -253,7 +257,16 @@ def _literal(fields: Mapping[str, Any]) -> str:
         return str(value)
     if isinstance(kind, str) and "interval" in kind:
         return f"{value} months" if "year" in kind or "month" in kind else _interval(str(value))
+    if kind == "timestamp":
+        return _in_utc(str(value), zone)
     return "'" + str(value).replace("'", "''") + "'"
+
+
+def _in_utc(text: str, zone: str) -> str:
+    try:
+        return f"'{datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC).isoformat()}'"
+    except (ValueError, LookupError, OSError):  # a zone or a time that Python does not know
+        return f"'{text}'"
 
 
 def _cast(node: Node, inner: str) -> str:
