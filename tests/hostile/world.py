@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -48,9 +49,15 @@ DESCRIPTIONS: Mapping[NodeId, Any] = {
 
 @dataclass(frozen=True)
 class Frame:
-    """All that a plan asks of a stage's DataFrame."""
+    """All that a plan asks of a stage's DataFrame: its schema, and the sources in its plan, of which it has none."""
 
     schema: StructType
+
+    @property
+    def _jdf(self) -> Any:
+        leaves = SimpleNamespace(size=lambda: 0)
+        analyzed = SimpleNamespace(collectLeaves=lambda: leaves)
+        return SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: analyzed))
 
 
 def pipeline() -> strobe.Pipeline:

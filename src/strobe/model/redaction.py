@@ -16,11 +16,13 @@ from typing import Final
 
 __all__ = ["redact"]
 
-_NAME: Final = r"[\w.\-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[._-]?key|access[._-]?key)[\w.\-]*"
+# From the word that tells on: what stands before it stays as it is, and to look for it at each place would make the
+# time grow with the square of the length. A text may be as long as somebody else likes.
+_NAME: Final = r"(?:passw(?:or)?d|passphrase|secret|token|credential|api[._-]?key|access[._-]?key)[\w.\-]{0,100}"
 _QUOTED: Final = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _IN_ADDRESS: Final = re.compile(r"(://[^\s/:@'\"]*):[^\s/]+@")
 _SETTING: Final = re.compile(rf"(?i)({_NAME})=(?:{_QUOTED}|[^\s&;,)'\"]+)")
-_IN_JSON: Final = re.compile(rf"(?i)(['\"]{_NAME}['\"]\s*:\s*)(?:{_QUOTED})")
+_IN_JSON: Final = re.compile(rf"(?i)({_NAME}['\"]\s{{0,100}}:\s{{0,100}})(?:{_QUOTED})")
 
 
 def redact(text: str) -> str:

@@ -188,7 +188,7 @@ def decode(data: bytes, name: str = "The manifest") -> Manifest:
         return _decode(data, name)
     except _Fault as fault:
         raise Damaged(
-            f"{name} is damaged: {fault}.",
+            f"{name} is damaged: {fault!s:.500}.",
             untouched="Nothing was changed; other snapshots do not depend on this file.",
             next="Restore another snapshot, or put back a copy of this one.",
         ) from None
