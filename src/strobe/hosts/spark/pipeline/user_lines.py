@@ -18,7 +18,9 @@ from typing import Any, Final
 __all__ = ["ARCHIVE", "MODULE", "PACKAGE", "declared_in", "is_foreign", "line_words", "lines_in_text", "raised_in"]
 
 MODULE: Final = "strobe_user_pipeline"  # what a pipeline's file is called as a module
-PACKAGE: Final = Path(__file__).parents[2]  # Strobe's own
+PACKAGE: Final = next(
+    p for p in Path(__file__).parents if p.name == "strobe"
+)  # Strobe's own, wherever this file is in it
 ARCHIVE: Final = "strobe-code-"  # begins the name of a directory with the user's code, made for workers
 
 _FRAME: Final = re.compile(r'^\s*File "([^"\n]+)", line (\d+)', re.MULTILINE)
