@@ -46,7 +46,7 @@ def describe_stage(result: DataFrame, output_mode: str) -> dict[str, Json]:
             if operator is not None:
                 operators.append(operator)
     session: Any = result.sparkSession
-    zone = str(session._jvm.java.util.TimeZone.getDefault().getID())
+    zone = str(session.conf.get("spark.sql.session.timeZone"))
     files = file_sources(nodes, session._jvm, session._jsc.hadoopConfiguration())
     return {
         "operators": operators,

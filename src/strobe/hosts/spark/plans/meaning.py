@@ -45,7 +45,8 @@ Wanted: TypeAlias = frozenset[int] | None  # ids of columns; None: all
 
 @dataclass(frozen=True)
 class Facts:
-    """What only the JVM knows: by the place of a node, names of sources and delays of watermarks; and its time zone."""
+    """What only the JVM knows: by the place of a node, names of sources and delays of watermarks; and the time zone of
+    the session."""
 
     sources: Mapping[int, str] = field(default_factory=dict)
     delays: Mapping[int, str] = field(default_factory=dict)

@@ -107,8 +107,8 @@ def _hidden(node: Node) -> tuple[Node, ...]:
 
 @dataclass
 class Writer:
-    """`zone` is the JVM's, in which Spark writes literal times. `functions`: names of Python functions that were met;
-    what they do cannot be written down."""
+    """`zone` is the session's, in which Spark writes literal times. `functions`: names of Python functions that were
+    met; what they do cannot be written down."""
 
     zone: str = "UTC"
     functions: set[str] = field(default_factory=set)
