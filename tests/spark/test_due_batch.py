@@ -235,7 +235,10 @@ def test_a_fork_runs_the_batch_that_was_due_with_another_number_of_partitions(
 ) -> None:
     wanted = {uid: 3 for uid in EXPECTED if uid != CANNOT_BE_RESCALED}
     pipeline = operators(undisturbed.root / "in")
-    finish(start(pipeline, tmp_path, spark, snapshot=undisturbed.checkpoint, stage_partitions=wanted))
+    tables_of = (str(undisturbed.root),)
+    finish(
+        start(pipeline, tmp_path, spark, snapshot=undisturbed.checkpoint, stage_partitions=wanted, sinks_from=tables_of)
+    )
     assert tables(tmp_path) == undisturbed.tables
 
 

