@@ -11,9 +11,9 @@ from strobe.hosts.live.codec import encode_message, encode_plain
 from strobe.hosts.live.control import Part, TimerState
 from strobe.hosts.live.snapshots import Gathering, NodePart, gathered, load, write
 from strobe.hosts.live.topology import joined
-from strobe.model.errors import Failed
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.store.consistency import InconsistentCut
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import Kind, Manifest
@@ -73,6 +73,6 @@ def test_what_was_gathered_is_what_is_loaded(store: SnapshotStore) -> None:
 def test_a_cut_that_is_not_consistent_never_becomes_a_snapshot(
     store: SnapshotStore, sent: int, received: int, held: int, what: str
 ) -> None:
-    with pytest.raises(Failed, match=what):
+    with pytest.raises(InconsistentCut, match=what):
         written(store, gather(store, sent=sent, received=received, held=held))
     assert store.list() == ()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from strobe.store.codec import encode
-from strobe.store.manifest import FORMAT
+from strobe.store.manifest import FORMAT, Timing
 from strobe.store.points import POINTS
 from tests.store.snapshot_samples import manifest
 
@@ -20,7 +21,9 @@ def fields_in_tables() -> list[set[str]]:
 
 
 def test_every_field_is_described_and_no_other() -> None:
-    written = json.loads(encode(manifest(1, {})))
+    plain = manifest(1, {})
+    timed = {uid: replace(node, timing=Timing(1.0, 2.0, 3.0, 4.0)) for uid, node in plain.nodes.items()}
+    written = json.loads(encode(replace(plain, nodes=timed)))
     assert fields_in_tables() == [
         set(written),
         set(written["nodes"]["balances"]),
