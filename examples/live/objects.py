@@ -65,10 +65,10 @@ class Site(Process):
         if what == 0 and self.made < self.most:
             self.made += 1
             new = f"{self.name}{self.made}"
-            self.kept[new] = self.roots[-2:]
+            self.kept[new] = self.roots[-1:] if self.made % 3 else []
             self.roots.append(new)
         elif what == 1 and self.kept and self.roots:  # the oldest refers to the newest: cycles come about
-            next(iter(self.kept.values())).append(self.roots[-1])
+            self.kept[next(iter(self.kept))] = [self.roots[-1]]
         elif what == 2 and len(self.roots) > 2:
             self.send(self.peers[self.steps % len(self.peers)], Handover(self.roots.pop(0)))
         elif what == 3 and self.kept:
