@@ -95,7 +95,7 @@ lock: ## resolve pyproject.toml into the lock files again (with a throw-away uv)
 	  "$$dir/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    $(if $(UPGRADE),--upgrade) "$$@"; \
 	}; \
-	compile --extra spark --extra s3 --extra postgres --extra kafka --extra dev pyproject.toml -o requirements.lock; \
+	compile --extra spark --extra s3 --extra postgres --extra kafka --extra sql --extra ui --extra metrics --extra otel --extra sign --extra debug --extra dev pyproject.toml -o requirements.lock; \
 	compile --no-annotate "$$dir/build.in" -o requirements-build.lock; \
 	compile --no-annotate "$$dir/java.in" -o requirements-java.lock
 
