@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench._live import bank, money, running, verified
-from strobe.hosts.live.system import System
+from strobe.hosts.live.system.system import System
 from strobe.model.errors import Failed
 from tests.live.proxies import Network, network
 

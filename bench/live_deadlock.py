@@ -21,8 +21,8 @@ from time import perf_counter
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from strobe.hosts.live import System, Topology, read_cut
-from strobe.hosts.live.loading import load_topology
-from strobe.protocol.coordination import CoordinatorSettings
+from strobe.hosts.live.api.loading import load_topology
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "live"
 

@@ -19,7 +19,7 @@ from time import perf_counter
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench._live import Ballast, bank, running
-from strobe.hosts.live.topology import Topology
+from strobe.hosts.live.api.topology import Topology
 
 
 async def measure(topology: Topology, snapshots: int) -> tuple[float, float, float, int]:

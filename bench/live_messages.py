@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import msgspec
 
 from bench._live import Coin, Drain, Pump, pair, running
-from strobe.hosts.live.codec import decode_message, encode_message
-from strobe.hosts.live.framing import MAX_FRAME, FrameReader, Kind, frame
+from strobe.hosts.live.api.codec import decode_message, encode_message
+from strobe.hosts.live.wire.framing import MAX_FRAME, FrameReader, Kind, frame
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[bytes]]).decode

@@ -37,7 +37,7 @@ async def measure(nodes: int, kills: int) -> list[float]:
 
 def import_seconds() -> float:
     begun = perf_counter()
-    subprocess.run([sys.executable, "-c", "import strobe.hosts.live.main"], check=True)
+    subprocess.run([sys.executable, "-c", "import strobe.hosts.live.node.main"], check=True)
     return perf_counter() - begun
 
 

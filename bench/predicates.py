@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from strobe.hosts.live import NodeSpec, Process, Topology, Wait, all_of, joined
-from strobe.hosts.live.checks import Check
-from strobe.hosts.live.codec import encode_state
-from strobe.hosts.live.snapshots import Loaded
+from strobe.hosts.live.api.codec import encode_state
+from strobe.hosts.live.snapshot.checks import Check
+from strobe.hosts.live.snapshot.snapshots import Loaded
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.predicates.computation import Computation, Positions
 from strobe.predicates.condition import read_condition

@@ -162,67 +162,92 @@ def _wrong_layer(layer: str, name: tuple[str, ...], lazy: bool) -> str | None:
     return None
 
 
-# The packages of hosts/spark, lowest first. A package imports itself and what stands before it, whether lazily or not.
-SPARK_ORDER = (
-    "crash_points", "jvm", "home", "plans", "checkpoint", "channel", "connectors", "pipeline", "snapshot", "stage",
-    "commit", "restore", "job",
-)  # fmt: skip
+# What stands on what inside a layer, lowest first. A package imports itself and what stands before it, lazily or not.
+ORDERS: dict[str, tuple[str, ...]] = {
+    "hosts/spark": (
+        "crash_points", "jvm", "home", "plans", "checkpoint", "channel", "connectors", "pipeline", "snapshot", "stage",
+        "commit", "restore", "job",
+    ),
+    "hosts/live": ("wire", "api", "snapshot", "journal", "node", "coordinator", "system"),
+    "protocol": (
+        "events", "chandy_lamport", "lai_yang", "barriers", "wrong", "dijkstra_scholten", "coordinator", "restore",
+        "two_phase_commit",
+    ),
+}  # fmt: skip
 
 
-def upward(path: str, source: str) -> list[str]:
-    """Imports of a module of hosts/spark that go up the order of its packages; `path` is relative to src/strobe."""
-    own = Path(path).with_suffix("").parts[2]
+def upward(layer: str, path: str, source: str) -> list[str]:
+    """Imports of a module that go up the order of its layer's packages; `path` is relative to src/strobe."""
+    order, inside = ORDERS[layer], ("strobe", *layer.split("/"))
+    parts = Path(path).with_suffix("").parts
+    own = parts[len(inside) - 1]
     if own == "__init__":
         return []
-    if own not in SPARK_ORDER:
-        return [f"{path}: {own!r} is no package of hosts/spark; add it to the order or move the file"]
+    if own not in order:
+        return [f"{path}: {own!r} is no package of {layer}; add it to the order or move the file"]
     found = []
-    for one in imports_of(ast.parse(source), ("strobe", *Path(path).with_suffix("").parts[:-1])):
-        name = one.module.split(".")
-        if name[:3] == ["strobe", "hosts", "spark"] and len(name) > 3:
-            if name[3] not in SPARK_ORDER:
-                found.append(f"{path}:{one.line}: there is no package {name[3]!r} in hosts/spark")
-            elif SPARK_ORDER.index(name[3]) > SPARK_ORDER.index(own):
-                found.append(f"{path}:{one.line}: {own} stands below {name[3]}, and imports {one.module}")
+    for one in imports_of(ast.parse(source), ("strobe", *parts[:-1])):
+        name = tuple(one.module.split("."))
+        if name[: len(inside)] == inside and len(name) > len(inside):
+            target = name[len(inside)]
+            if target not in order:
+                found.append(f"{path}:{one.line}: there is no package {target!r} in {layer}")
+            elif order.index(target) > order.index(own):
+                found.append(f"{path}:{one.line}: {own} stands below {target}, and imports {one.module}")
     return found
 
 
-def test_packages_of_the_spark_host_import_downwards_only() -> None:
-    files = sorted((SOURCE / "hosts" / "spark").rglob("*.py"))
-    assert {f.relative_to(SOURCE / "hosts" / "spark").parts[0].removesuffix(".py") for f in files} == {
-        "__init__", *SPARK_ORDER
-    }  # fmt: skip
-    found = [v for f in files for v in upward(str(f.relative_to(SOURCE)), f.read_text(encoding="utf-8"))]
+@pytest.mark.parametrize("layer", ORDERS)
+def test_packages_inside_a_layer_import_downwards_only(layer: str) -> None:
+    files = sorted((SOURCE / layer).rglob("*.py"))
+    assert {f.relative_to(SOURCE / layer).parts[0].removesuffix(".py") for f in files} == {"__init__", *ORDERS[layer]}
+    found = [v for f in files for v in upward(layer, str(f.relative_to(SOURCE)), f.read_text(encoding="utf-8"))]
     assert not found, "\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(
-    ("path", "source"),
+    ("layer", "path", "source"),
     [
-        ("hosts/spark/channel/log.py", "from strobe.hosts.spark.stage.agent import StageAgent"),
-        ("hosts/spark/pipeline/pipeline.py", "def run():\n    from strobe.hosts.spark.job.job import start_job"),
-        ("hosts/spark/home/record.py", "from ..checkpoint import files"),
-        ("hosts/spark/crash_points.py", "from strobe.hosts.spark.jvm.java import find_java"),
-        ("hosts/spark/stray.py", ""),
+        ("hosts/spark", "hosts/spark/channel/log.py", "from strobe.hosts.spark.stage.agent import StageAgent"),
+        (
+            "hosts/spark",
+            "hosts/spark/pipeline/pipeline.py",
+            "def run():\n    from strobe.hosts.spark.job.job import start_job",
+        ),
+        ("hosts/spark", "hosts/spark/home/record.py", "from ..checkpoint import files"),
+        ("hosts/spark", "hosts/spark/crash_points.py", "from strobe.hosts.spark.jvm.java import find_java"),
+        ("hosts/spark", "hosts/spark/stray.py", ""),
+        ("hosts/live", "hosts/live/wire/link.py", "from strobe.hosts.live.api.codec import message"),
+        ("hosts/live", "hosts/live/node/life.py", "def f():\n    from strobe.hosts.live.system.system import System"),
+        ("hosts/live", "hosts/live/api/process.py", "from strobe.hosts.live import Process"),
+        ("hosts/live", "hosts/live/stray.py", ""),
+        ("protocol", "protocol/events.py", "from strobe.protocol.coordinator import Coordinator"),
+        ("protocol", "protocol/restore/messages.py", "from ..two_phase_commit.messages import Prepare"),
+        ("protocol", "protocol/committing.py", ""),
     ],
 )
-def test_an_import_up_the_packages_of_the_spark_host_is_caught(path: str, source: str) -> None:
-    assert len(upward(path, source)) == 1
+def test_an_import_up_the_packages_of_a_layer_is_caught(layer: str, path: str, source: str) -> None:
+    assert len(upward(layer, path, source)) == 1
 
 
-def test_modules_of_the_spark_host_import_each_other_in_no_circle() -> None:
-    """Imports that run when a module is imported; what is only for the type checker, or inside a function, may."""
-    root = SOURCE / "hosts" / "spark"
-    modules = {
-        ".".join(("strobe", "hosts", "spark", *f.relative_to(root).with_suffix("").parts)) for f in root.rglob("*.py")
-    }
+# Where an import that runs later, or only for the type checker, may close a circle of modules.
+LAZY_CIRCLES = ("hosts/spark",)
+
+
+@pytest.mark.parametrize("layer", ORDERS)
+def test_modules_inside_a_layer_import_each_other_in_no_circle(layer: str) -> None:
+    root, inside = SOURCE / layer, ("strobe", *layer.split("/"))
+    modules = {".".join((*inside, *f.relative_to(root).with_suffix("").parts)): f for f in root.rglob("*.py")}
     order: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
-    for file in sorted(root.rglob("*.py")):
-        name = ".".join(("strobe", "hosts", "spark", *file.relative_to(root).with_suffix("").parts))
+    for name, file in modules.items():
         package = tuple(name.split(".")[:-1])
         for one in imports_of(ast.parse(file.read_text(encoding="utf-8")), package):
-            target = one.module if one.module in modules else one.module.rpartition(".")[0]
-            if not one.lazy and target in modules and target != name:
+            target = one.module
+            if target not in modules:
+                target = target.rpartition(".")[0]
+            if f"{target}.__init__" in modules:
+                target = f"{target}.__init__"
+            if target in modules and target != name and not (one.lazy and layer in LAZY_CIRCLES):
                 order.add(name, target)
     order.prepare()
 
@@ -244,9 +269,9 @@ def test_every_import_in_the_package_keeps_the_rules() -> None:
         ("verify/cut.py", "from strobe.protocol.barriers import Barriers"),
         ("verify/cut.py", "from strobe.hosts.sim.network import Network"),
         ("store/layout.py", "from strobe.hosts.spark.pipeline.pipeline import Pipeline"),
-        ("hosts/sim/network.py", "from strobe.hosts.live.node import Node"),
-        ("hosts/shared/loopback.py", "from strobe.hosts.live.node import Node"),
-        ("hosts/live/node.py", "from ..sim import network"),
+        ("hosts/sim/network.py", "from strobe.hosts.live.node.node import Node"),
+        ("hosts/shared/loopback.py", "from strobe.hosts.live.node.node import Node"),
+        ("hosts/live/node/node.py", "from ...sim import network"),
         ("hosts/spark/stage/agent.py", "from ...hosts.live.node import Node"),
         ("hosts/sim/network.py", "from strobe.cli.main import main"),
         ("hosts/spark/stage/agent.py", "from strobe import web"),

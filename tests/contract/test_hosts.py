@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.merge import merge
-from strobe.hosts.live.snapshots import load
-from strobe.hosts.live.system import System
-from strobe.hosts.live.topology import NodeSpec, Topology
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.topology import NodeSpec, Topology
+from strobe.hosts.live.journal.merge import merge
+from strobe.hosts.live.snapshot.snapshots import load
+from strobe.hosts.live.system.system import System
 from strobe.hosts.sim.runner import SimConfig
 from strobe.hosts.sim.runner import run as simulate
 from strobe.hosts.sim.workloads.bank import Bank
 from strobe.model.events import Completed
-from strobe.protocol.coordination import CoordinatorSettings
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.verify.consistency import check_journal
 from strobe.verify.journal import Journal
 from tests.contract.workload_process import BankProcess

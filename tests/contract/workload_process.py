@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from strobe.hosts.live.process import Process
+from strobe.hosts.live.api.process import Process
 from strobe.hosts.sim.dice import Dice
 from strobe.hosts.sim.workloads.bank import Bank
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from strobe.hosts.live.codec import message
-from strobe.hosts.live.process import Process
+from strobe.hosts.live.api.codec import message
+from strobe.hosts.live.api.process import Process
 
 
 @message

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from strobe.hosts.live.tls import Tls
+from strobe.hosts.live.wire.tls import Tls
 
 __all__ = ["certificates"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.topology import Topology
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.topology import Topology
 from strobe.model.ids import NodeId
 
 __all__ = ["Network", "Udp", "network"]

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.process import Process
-from strobe.hosts.live.snapshots import Loaded, load
-from strobe.hosts.live.system import System
-from strobe.hosts.live.topology import NodeSpec, Topology, complete
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.process import Process
+from strobe.hosts.live.api.topology import NodeSpec, Topology, complete
+from strobe.hosts.live.snapshot.snapshots import Loaded, load
+from strobe.hosts.live.system.system import System
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.protocol.coordination import CoordinatorSettings
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.consistency import check_manifest
 from tests.live.apps import Account
 

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from strobe.hosts.live.attach import AttachedReader
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.snapshots import Loaded
-from strobe.hosts.live.topology import read_topology
+from strobe.hosts.live.api.attach import AttachedReader
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.topology import read_topology
+from strobe.hosts.live.snapshot.snapshots import Loaded
 from strobe.model.ids import ChannelId, NodeId
 from tests.live.systems import run, settings, system, verified
 

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from strobe.cli.main import cli
-from strobe.hosts.live.breakpoints import Breakpoints
-from strobe.hosts.live.conditions import Unevaluable, read_condition
-from strobe.hosts.live.control import BreakHit, Control
-from strobe.hosts.live.topology import NodeSpec, Topology, joined
+from strobe.hosts.live.api.conditions import Unevaluable, read_condition
+from strobe.hosts.live.api.topology import NodeSpec, Topology, joined
+from strobe.hosts.live.coordinator.breakpoints import Breakpoints
+from strobe.hosts.live.wire.control import BreakHit, Control
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.store.snapshots import SnapshotStore

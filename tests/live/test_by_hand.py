@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.live.tls import Tls
+from strobe.hosts.live.wire.tls import Tls
 from tests.live.certificates import certificates
 from tests.live.commandline import EXAMPLES, Terminal, up
 from tests.live.proxies import free_ports

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from strobe.hosts.live import NodeSpec, Process, Topology, Wait, all_of, any_of, at_least, complete, message
-from strobe.hosts.live import checks as live_checks
-from strobe.hosts.live.attach import Service
-from strobe.hosts.live.checks import Check
-from strobe.hosts.live.codec import encode_message, encode_state, stamped_item
-from strobe.hosts.live.control import TimerState
-from strobe.hosts.live.diffusing import TerminationSignal
-from strobe.hosts.live.snapshots import Loaded
+from strobe.hosts.live.api.attach import Service
+from strobe.hosts.live.api.codec import encode_message, encode_state, stamped_item
+from strobe.hosts.live.api.diffusing import TerminationSignal
+from strobe.hosts.live.snapshot import checks as live_checks
+from strobe.hosts.live.snapshot.checks import Check
+from strobe.hosts.live.snapshot.snapshots import Loaded
+from strobe.hosts.live.wire.control import TimerState
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.predicates.stable import Finding

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strobe.hosts.live.codec import (
+from strobe.hosts.live.api.codec import (
     decode_message,
     decode_plain,
     decode_state,

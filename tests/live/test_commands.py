@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.live.commands import ask
-from strobe.hosts.live.reading import read_cut
+from strobe.hosts.live.snapshot.reading import read_cut
+from strobe.hosts.live.system.commands import ask
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.live.commandline import EXAMPLES, Terminal, up

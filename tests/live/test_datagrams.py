@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strobe.hosts.live.codec import (
+from strobe.hosts.live.api.codec import (
     count_item,
     count_of,
     decode_message,
@@ -23,14 +23,14 @@ from strobe.hosts.live.codec import (
     stamped_item,
     unstamped,
 )
-from strobe.hosts.live.datagrams import LARGEST, Ack, Data, Incoming, Outgoing, Sealer, new_key
-from strobe.hosts.live.merge import merge_to_file
-from strobe.hosts.live.options import NodeOptions
-from strobe.hosts.live.process import Process
-from strobe.hosts.live.reading import read_cut
-from strobe.hosts.live.system import System
-from strobe.hosts.live.tls import Tls
-from strobe.hosts.live.topology import Topology
+from strobe.hosts.live.api.process import Process
+from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.journal.merge import merge_to_file
+from strobe.hosts.live.node.options import NodeOptions
+from strobe.hosts.live.snapshot.reading import read_cut
+from strobe.hosts.live.system.system import System
+from strobe.hosts.live.wire.datagrams import LARGEST, Ack, Data, Incoming, Outgoing, Sealer, new_key
+from strobe.hosts.live.wire.tls import Tls
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import SnapshotId
 from strobe.verify.consistency import check_journal

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from strobe.hosts.live.loading import load_topology
-from strobe.hosts.live.reading import read_cut
+from strobe.hosts.live.api.loading import load_topology
+from strobe.hosts.live.snapshot.reading import read_cut
 from strobe.model.cut import Cut
 from strobe.model.ids import NodeId
 from tests.live.commandline import EXAMPLES, Terminal

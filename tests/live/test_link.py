@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.live import link as link_module
-from strobe.hosts.live.auth import Claim, Refusal
-from strobe.hosts.live.framing import FrameReader, Kind, frame
-from strobe.hosts.live.link import Dialer, Link, listen
-from strobe.hosts.live.session import Session
+from strobe.hosts.live.wire import link as link_module
+from strobe.hosts.live.wire.auth import Claim, Refusal
+from strobe.hosts.live.wire.framing import FrameReader, Kind, frame
+from strobe.hosts.live.wire.link import Dialer, Link, listen
+from strobe.hosts.live.wire.session import Session
 from strobe.model.ids import Incarnation
 
 KEY = b"the key of these tests, 32 bytes"

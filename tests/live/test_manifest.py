@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.live.codec import encode_message, encode_plain
-from strobe.hosts.live.control import Part, TimerState
-from strobe.hosts.live.snapshots import Gathering, NodePart, gathered, load, write
-from strobe.hosts.live.topology import joined
+from strobe.hosts.live.api.codec import encode_message, encode_plain
+from strobe.hosts.live.api.topology import joined
+from strobe.hosts.live.snapshot.snapshots import Gathering, NodePart, gathered, load, write
+from strobe.hosts.live.wire.control import Part, TimerState
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.consistency import InconsistentCut

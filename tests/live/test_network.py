@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.options import NodeOptions
-from strobe.hosts.live.system import System
-from strobe.hosts.live.topology import NodeSpec, Topology, joined
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.topology import NodeSpec, Topology, joined
+from strobe.hosts.live.node.options import NodeOptions
+from strobe.hosts.live.system.system import System
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.live.apps import Counter
@@ -195,7 +195,7 @@ def test_nodes_in_namespaces_of_their_own_with_a_wire_between_them(
         nodes = []
         try:
             for name, (space, _) in spaces.items():
-                command = ["ip", "netns", "exec", space, sys.executable, "-m", "strobe.hosts.live.main"]
+                command = ["ip", "netns", "exec", space, sys.executable, "-m", "strobe.hosts.live.node.main"]
                 process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
                 assert process.stdin is not None
                 process.stdin.write(json.dumps(options.to_json(topology, name)).encode() + b"\n")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strobe.hosts.live.auth import Refusal
-from strobe.hosts.live.codec import decode_plain, encode_message, encode_plain, marker_item
-from strobe.hosts.live.control import (
+from strobe.hosts.live.api.codec import decode_plain, encode_message, encode_plain, marker_item
+from strobe.hosts.live.api.topology import joined
+from strobe.hosts.live.node.node import Node, NodeConfig
+from strobe.hosts.live.wire.auth import Refusal
+from strobe.hosts.live.wire.control import (
     Control,
     Go,
     IsReady,
@@ -20,9 +22,7 @@ from strobe.hosts.live.control import (
     piece,
     unpack,
 )
-from strobe.hosts.live.link import Dialer, Link
-from strobe.hosts.live.node import Node, NodeConfig
-from strobe.hosts.live.topology import joined
+from strobe.hosts.live.wire.link import Dialer, Link
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from tests.live.apps import Account, Transfer

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.live import link as link_module
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.merge import merge
-from strobe.hosts.live.snapshots import Loaded, load
-from strobe.hosts.live.topology import NodeSpec, Topology, joined, ring
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.topology import NodeSpec, Topology, joined, ring
+from strobe.hosts.live.journal.merge import merge
+from strobe.hosts.live.snapshot.snapshots import Loaded, load
+from strobe.hosts.live.wire import link as link_module
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.manifest import Kind

@@ -11,7 +11,7 @@ import pytest
 import strobe.hosts.live as package
 from strobe.cli.live import live
 from strobe.hosts.live import Process, System
-from strobe.hosts.live.topology import IN_NUMBERS, IN_SECONDS, OF_NODES, OF_TLS, PROTOCOLS, SETTINGS
+from strobe.hosts.live.api.topology import IN_NUMBERS, IN_SECONDS, OF_NODES, OF_TLS, PROTOCOLS, SETTINGS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "live.md").read_text(encoding="utf-8")
 EVERYWHERE = {"--home", "--json", "--help"}

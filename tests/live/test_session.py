@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strobe.hosts.live.auth import Accepting, Claim, Dialling, Refusal, Welcome, check_key
-from strobe.hosts.live.framing import FrameReader, Kind, frame
-from strobe.hosts.live.session import Session
+from strobe.hosts.live.wire.auth import Accepting, Claim, Dialling, Refusal, Welcome, check_key
+from strobe.hosts.live.wire.framing import FrameReader, Kind, frame
+from strobe.hosts.live.wire.session import Session
 from strobe.model.errors import HostFault, Misuse, PeerFault
 from strobe.model.ids import Incarnation
 

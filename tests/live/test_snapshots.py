@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from strobe.cli.main import cli
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.coordinator import LiveCoordinator
-from strobe.hosts.live.merge import merge_to_file
-from strobe.hosts.live.options import NodeOptions
-from strobe.hosts.live.topology import NodeSpec, Topology, joined
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.topology import NodeSpec, Topology, joined
+from strobe.hosts.live.coordinator.coordinator import LiveCoordinator
+from strobe.hosts.live.journal.merge import merge_to_file
+from strobe.hosts.live.node.options import NodeOptions
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from strobe.store.manifest import Kind

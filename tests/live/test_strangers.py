@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.live.link import Dialer, Link, listen
-from strobe.hosts.live.node import Node, NodeConfig
-from strobe.hosts.live.system import System
+from strobe.hosts.live.node.node import Node, NodeConfig
+from strobe.hosts.live.system.system import System
+from strobe.hosts.live.wire.link import Dialer, Link, listen
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.live.apps import Account

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.live.codec import decode_plain
-from strobe.hosts.live.process import Process
-from strobe.hosts.live.system import System
-from strobe.hosts.live.topology import NodeSpec, Topology, complete, joined
+from strobe.hosts.live.api.codec import decode_plain
+from strobe.hosts.live.api.process import Process
+from strobe.hosts.live.api.topology import NodeSpec, Topology, complete, joined
+from strobe.hosts.live.system.system import System
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from tests.live.systems import run, system, verified

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.live.auth import Claim, Refusal
-from strobe.hosts.live.link import Dialer, Link, listen
-from strobe.hosts.live.options import NodeOptions
-from strobe.hosts.live.tls import Tls
+from strobe.hosts.live.node.options import NodeOptions
+from strobe.hosts.live.wire.auth import Claim, Refusal
+from strobe.hosts.live.wire.link import Dialer, Link, listen
+from strobe.hosts.live.wire.tls import Tls
 from strobe.model.errors import Misuse
 from tests.live.certificates import certificates
 from tests.live.systems import bank, money, run, system, verified

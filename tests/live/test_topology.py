@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.live.topology import NodeSpec, Topology, complete, joined, load_class, read_topology, ring
+from strobe.hosts.live.api.topology import NodeSpec, Topology, complete, joined, load_class, read_topology, ring
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from tests.live.apps import Account
@@ -85,7 +85,7 @@ def test_a_class_that_is_not_there_is_named(path: str, what: str) -> None:
 
 def test_a_class_is_found_by_file_and_by_module(tmp_path: Path) -> None:
     (tmp_path / "own_process.py").write_text(
-        "from strobe.hosts.live.process import Process\nclass Own(Process):\n    pass\n"
+        "from strobe.hosts.live.api.process import Process\nclass Own(Process):\n    pass\n"
     )
     assert load_class(f"{tmp_path / 'own_process.py'}:Own", "a").__name__ == "Own"
     assert load_class("tests.live.apps:Account", "a") is Account

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from strobe.hosts.live.auth import Claim, Dialling
-from strobe.hosts.live.framing import FrameReader, Kind, frame
-from strobe.hosts.live.link import Dialer, Link
+from strobe.hosts.live.wire.auth import Claim, Dialling
+from strobe.hosts.live.wire.framing import FrameReader, Kind, frame
+from strobe.hosts.live.wire.link import Dialer, Link
 from strobe.model.ids import Incarnation
 from tests.live.test_link import KEY, End, closed_by_peer, ends, until
 

@@ -15,7 +15,8 @@ from itertools import count
 from typing import NamedTuple, TypeAlias, overload
 
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.committing import (
+from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
+from strobe.protocol.two_phase_commit.messages import (
     Abandon,
     AbortWrites,
     Begin,
@@ -35,7 +36,6 @@ from strobe.protocol.committing import (
     WritesFailed,
     WritesPrepared,
 )
-from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
 from tests.protocol.explorer import Violation
 
 P, Q = NodeId("p"), NodeId("q")

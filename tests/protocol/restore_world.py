@@ -14,10 +14,10 @@ from itertools import count
 from typing import NamedTuple, overload
 
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
-from strobe.protocol.coordination import NodeLost, Tick, WakeAt
+from strobe.protocol.coordinator.messages import NodeLost, Tick, WakeAt
 from strobe.protocol.events import Deliver, Sending
 from strobe.protocol.restore import Phase, RestoreCoordinator, RestoreParticipant
-from strobe.protocol.restoring import (
+from strobe.protocol.restore.messages import (
     ClaimIncarnation,
     Fenced,
     LoadFailed,

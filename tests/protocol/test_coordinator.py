@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from strobe.model.errors import HostFault, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.coordination import (
+from strobe.protocol.coordinator import Coordinator
+from strobe.protocol.coordinator.messages import (
     TOLERABLE_REFUSALS,
     AbortRequested,
     Acknowledged,
@@ -38,7 +39,6 @@ from strobe.protocol.coordination import (
     WakeAt,
     WriteManifest,
 )
-from strobe.protocol.coordinator import Coordinator
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 CHAIN = {A: (), B: (A,), C: (B,)}

@@ -8,10 +8,10 @@ import pytest
 
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
-from strobe.protocol.coordination import NodeLost, Tick, WakeAt
+from strobe.protocol.coordinator.messages import NodeLost, Tick, WakeAt
 from strobe.protocol.events import Deliver, Sending
 from strobe.protocol.restore import Fence, Phase, RestoreCoordinator, RestoreParticipant
-from strobe.protocol.restoring import (
+from strobe.protocol.restore.messages import (
     CancelRestore,
     ClaimIncarnation,
     Fenced,

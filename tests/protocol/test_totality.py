@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, Timeline
-from strobe.protocol import committing, coordination, dijkstra_scholten, events, restoring
+from strobe.protocol import dijkstra_scholten, events
 from strobe.protocol.barriers import BarrierMode, Barriers
 from strobe.protocol.chandy_lamport import ChandyLamport
 from strobe.protocol.coordinator import Coordinator
+from strobe.protocol.coordinator import messages as coordination
 from strobe.protocol.lai_yang import LaiYang
 from strobe.protocol.restore import RestoreCoordinator, RestoreParticipant
+from strobe.protocol.restore import messages as restoring
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
+from strobe.protocol.two_phase_commit import messages as committing
 from strobe.protocol.wrong import AgreedClock, FreezeInTurn
 
 INPUTS, OUTPUTS = ("in1", "in2", "loop"), ("out", "loop")

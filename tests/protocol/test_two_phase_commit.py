@@ -12,7 +12,10 @@ import pytest
 
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.committing import (
+from strobe.protocol.restore.messages import StandDown
+from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
+from strobe.protocol.two_phase_commit.coordinator import _Transaction
+from strobe.protocol.two_phase_commit.messages import (
     Abandon,
     Abandoned,
     AbortWrites,
@@ -44,8 +47,6 @@ from strobe.protocol.committing import (
     ToParticipant,
     WritesPrepared,
 )
-from strobe.protocol.restoring import StandDown
-from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant, _Transaction
 from tests.protocol.commit_world import P, Q, world
 from tests.protocol.explorer import Violation, explore
 

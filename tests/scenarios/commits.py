@@ -7,9 +7,9 @@ from typing import Any
 
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol import committing as cm
-from strobe.protocol.restoring import StandDown
+from strobe.protocol.restore.messages import StandDown
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
+from strobe.protocol.two_phase_commit import messages as cm
 from tests.scenarios.harness import BadScenario, Setup, refusal
 from tests.scenarios.post import Post, crash_after
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol import coordination as co
 from strobe.protocol.coordinator import Coordinator
+from strobe.protocol.coordinator import messages as co
 from tests.scenarios.harness import BadScenario, Setup, refusal
 
 __all__ = ["CoordinatorWorld"]

@@ -7,10 +7,10 @@ from typing import Any
 
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
-from strobe.protocol import restoring as rs
-from strobe.protocol.coordination import NodeLost, Tick, WakeAt
+from strobe.protocol.coordinator.messages import NodeLost, Tick, WakeAt
 from strobe.protocol.events import Deliver, Sending
 from strobe.protocol.restore import RestoreCoordinator, RestoreParticipant
+from strobe.protocol.restore import messages as rs
 from tests.scenarios.harness import BadScenario, Setup, refusal
 from tests.scenarios.post import Post
 

@@ -32,7 +32,7 @@ from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NOTHING, NodeRecord
 
 SCHEMA = StructType([StructField("id", LongType())])

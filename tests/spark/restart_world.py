@@ -38,7 +38,8 @@ from strobe.hosts.spark.snapshot.messages import (
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode
-from strobe.protocol.coordination import (
+from strobe.protocol.coordinator import Coordinator
+from strobe.protocol.coordinator.messages import (
     Acknowledged,
     AnnounceAbort,
     AnnounceComplete,
@@ -57,7 +58,6 @@ from strobe.protocol.coordination import (
     TriggerRequested,
     WriteManifest,
 )
-from strobe.protocol.coordinator import Coordinator
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import NOTHING, ChannelRecord, Manifest
 from strobe.store.manifest import Kind as ManifestKind

@@ -13,7 +13,7 @@ from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.snapshot.messages import StartSnapshot
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.barriers import BarrierMode
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 from tests.spark.agent_world import Reads, World
 
 MODES = list(BarrierMode)

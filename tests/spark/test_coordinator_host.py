@@ -12,7 +12,7 @@ from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, Progress, S
 from strobe.hosts.spark.snapshot.messages import Acknowledge, StagePart, StageReady, StartSnapshot, ToAgent
 from strobe.model.errors import Failed
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.coordination import CoordinatorSettings, Kind
+from strobe.protocol.coordinator.messages import CoordinatorSettings, Kind
 from strobe.store.consistency import InconsistentCut
 from strobe.store.manifest import NodeRecord
 

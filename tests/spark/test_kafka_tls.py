@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from pyspark.sql import SparkSession
 
 import strobe
-from strobe.hosts.live.tls import Tls
+from strobe.hosts.live.wire.tls import Tls
 from strobe.model.errors import Failed
 from tests.live.certificates import certificates
 from tests.services import Server

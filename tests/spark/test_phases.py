@@ -16,9 +16,9 @@ from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, with_figures
 from strobe.hosts.spark.snapshot.recording import Recording
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.committing import Prepared as Vote
-from strobe.protocol.committing import Session
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
+from strobe.protocol.two_phase_commit.messages import Prepared as Vote
+from strobe.protocol.two_phase_commit.messages import Session
 from strobe.store.manifest import NodeRecord
 from tests.spark.jobs import eventually, stage
 from tests.spark.ledger_data import read_transfers, write_transfers

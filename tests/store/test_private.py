@@ -80,7 +80,7 @@ AS_ANOTHER = """
 import os, sys
 from strobe.cli import dispose, jobs, logs, snapshots
 from strobe.cli.main import main
-import strobe.hosts.live.commands
+import strobe.hosts.live.system.commands
 for command in sys.argv[2:]:
     if os.fork() == 0:
         os.setgroups([])

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from strobe.hosts.live.attach import Service
+from strobe.hosts.live.api.attach import Service
 
 
 def _service() -> Any:

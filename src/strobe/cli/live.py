@@ -13,9 +13,9 @@ from strobe.cli.live_up import node_command, up_command
 from strobe.cli.options import write_files
 from strobe.cli.output import Command, Session, check_writable, common_options
 from strobe.cli.system_view import check_lines, counted, head_of, human_size, node_table, snapshot_table
-from strobe.hosts.live.commands import ask, read_runtime, the_system
-from strobe.hosts.live.journals import whole_journal
-from strobe.hosts.live.report import report_from_json
+from strobe.hosts.live.journal.journals import whole_journal
+from strobe.hosts.live.system.commands import ask, read_runtime, the_system
+from strobe.hosts.live.system.report import report_from_json
 from strobe.store.holding import is_held
 from strobe.store.layout import MANIFEST
 from strobe.store.places import checkpoints_of

@@ -11,12 +11,12 @@ import click
 from strobe.cli.findings import print_finding
 from strobe.cli.live_up import Seconds
 from strobe.cli.output import Command, Session, Whole, common_options
-from strobe.hosts.live.checks import Check
-from strobe.hosts.live.commands import ask, read_runtime, running_systems
-from strobe.hosts.live.loading import load_topology
-from strobe.hosts.live.reading import load_any
-from strobe.hosts.live.snapshots import Loaded, check_fits
-from strobe.hosts.live.topology import Topology
+from strobe.hosts.live.api.loading import load_topology
+from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.snapshot.checks import Check
+from strobe.hosts.live.snapshot.reading import load_any
+from strobe.hosts.live.snapshot.snapshots import Loaded, check_fits
+from strobe.hosts.live.system.commands import ask, read_runtime, running_systems
 from strobe.model.errors import Misuse, StrobeError
 from strobe.predicates.stable import Finding
 from strobe.store.locate import jobs_in

@@ -15,13 +15,13 @@ from strobe.cli.detach import run_detached, starter
 from strobe.cli.log_files import PrivateLogFile, Redacted
 from strobe.cli.output import Command, Session, common_options
 from strobe.cli.system_view import PlainView, QuietView, TableView, farewell
-from strobe.hosts.live.by_hand import run_by_hand
-from strobe.hosts.live.journals import journal_directory
-from strobe.hosts.live.loading import load_topology
-from strobe.hosts.live.report import Report
-from strobe.hosts.live.serving import Plan, serve
-from strobe.hosts.live.topology import DEFAULTS, Topology
-from strobe.protocol.coordination import CoordinatorSettings
+from strobe.hosts.live.api.loading import load_topology
+from strobe.hosts.live.api.topology import DEFAULTS, Topology
+from strobe.hosts.live.journal.journals import journal_directory
+from strobe.hosts.live.node.by_hand import run_by_hand
+from strobe.hosts.live.system.report import Report
+from strobe.hosts.live.system.serving import Plan, serve
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.layout import JobLayout
 
 __all__ = ["Seconds", "node_command", "up_command"]

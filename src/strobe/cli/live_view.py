@@ -15,7 +15,7 @@ from rich.text import Text
 
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.hosts.spark.snapshot.metrics import JobStatus, SinkStatus, StageStatus
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
     "LiveView", "PlainView", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase", "phase_table",

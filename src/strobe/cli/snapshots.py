@@ -216,7 +216,7 @@ def _channels(manifest: Manifest) -> Table:
 
 
 def _cut(found: Located) -> Cut:
-    from strobe.hosts.live.snapshots import load, to_cut  # only snapshots of live processes need it
+    from strobe.hosts.live.snapshot.snapshots import load, to_cut  # only snapshots of live processes need it
 
     graph = found.load().graph
     return to_cut(load(found.store, found.snapshot, graph), graph)

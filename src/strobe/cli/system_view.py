@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from strobe.hosts.live.checking import CheckReport
-from strobe.hosts.live.report import NodeReport, Report, SnapshotReport
-from strobe.hosts.live.serving import Ending
+from strobe.hosts.live.system.checking import CheckReport
+from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
+from strobe.hosts.live.system.serving import Ending
 from strobe.model.ids import NodeId
 
 __all__ = [

@@ -21,10 +21,10 @@ from strobe.model.cut import Cut
 from strobe.model.errors import Failed, HostFault
 from strobe.model.events import Crashed, Restarted
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
-from strobe.protocol.coordination import NodeLost, Tick, WakeAt
+from strobe.protocol.coordinator.messages import NodeLost, Tick, WakeAt
 from strobe.protocol.events import Sending, SendStamped
 from strobe.protocol.restore import RestoreCoordinator, RestoreParticipant
-from strobe.protocol.restoring import (
+from strobe.protocol.restore.messages import (
     ClaimIncarnation,
     Fenced,
     LoadState,

@@ -28,9 +28,9 @@ from strobe.hosts.spark.snapshot.metrics import SinkStatus
 from strobe.hosts.spark.snapshot.recording import Recorded, Recording, Uploads
 from strobe.model.errors import Failed, HostFault, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol import committing as protocol
-from strobe.protocol.restoring import StandDown
+from strobe.protocol.restore.messages import StandDown
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator
+from strobe.protocol.two_phase_commit import messages as protocol
 from strobe.store.manifest import Manifest
 
 __all__ = ["Commits", "PreparingUploads", "decisions_of"]

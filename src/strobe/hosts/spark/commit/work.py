@@ -32,9 +32,9 @@ from strobe.hosts.spark.snapshot.metrics import SinkStatus
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, HostFault, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.protocol import committing as protocol
-from strobe.protocol.restoring import StandDown
+from strobe.protocol.restore.messages import StandDown
 from strobe.protocol.two_phase_commit import TwoPhaseParticipant
+from strobe.protocol.two_phase_commit import messages as protocol
 from strobe.store.manifest import Prepared
 
 __all__ = ["SinkWork", "Vote", "check_handles"]

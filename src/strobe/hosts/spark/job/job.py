@@ -53,7 +53,7 @@ from strobe.hosts.spark.stage.status import stage_status
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 from strobe.store.locate import locate
 from strobe.store.places import settle
 from strobe.store.snapshots import SnapshotStore

@@ -17,7 +17,7 @@ from strobe.hosts.spark.job.drain import Drain
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
 from strobe.hosts.spark.snapshot.savepoints import Savepoint, SnapshotStores
 from strobe.model.errors import Failed, Misuse, StrobeError
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 
 __all__ = ["Orders"]
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from strobe.model.errors import Misuse
 from strobe.protocol.barriers import BarrierMode
-from strobe.protocol.coordination import CoordinatorSettings
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 
 __all__ = ["CheckpointConfig", "RestartPolicy", "RetentionOnCancel"]
 

@@ -23,8 +23,8 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.snapshot.coordinator import utc_now
 from strobe.model.errors import Failed, HostFault, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
-from strobe.protocol import committing as protocol
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
+from strobe.protocol.two_phase_commit import messages as protocol
 from strobe.store.manifest import Manifest
 
 __all__ = ["PartsOutlook", "check_dropped", "named_parts", "outlook_parts", "settle_parts", "sweep_staging"]

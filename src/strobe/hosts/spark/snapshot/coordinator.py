@@ -32,7 +32,8 @@ from strobe.hosts.spark.snapshot.messages import (
 from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, utc_now, with_figures
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.coordination import (
+from strobe.protocol.coordinator import Coordinator
+from strobe.protocol.coordinator.messages import (
     AbortRequested,
     Acknowledged,
     AnnounceAbort,
@@ -56,7 +57,6 @@ from strobe.protocol.coordination import (
     WakeAt,
     WriteManifest,
 )
-from strobe.protocol.coordinator import Coordinator
 from strobe.store.consistency import InconsistentCut
 
 __all__ = ["CoordinatorHost", "Progress", "SnapshotWriter", "utc_now"]

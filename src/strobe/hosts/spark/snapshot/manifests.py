@@ -22,7 +22,7 @@ from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
 from strobe.store.manifest import Kind as ManifestKind

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.committing import Prepared as Vote
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
+from strobe.protocol.two_phase_commit.messages import Prepared as Vote
 from strobe.store.manifest import InFlight, NodeRecord, Prepared
 
 __all__ = [

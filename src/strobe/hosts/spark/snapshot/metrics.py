@@ -8,7 +8,7 @@ from typing import Any
 
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.model.redaction import redact
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
     "JobStatus", "SinkStatus", "StageStatus", "progress_from_json", "progress_json", "sink_from_json",

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NodeRecord, Timing
 
 __all__ = ["Progress", "arrived", "completed", "utc_now", "with_figures"]

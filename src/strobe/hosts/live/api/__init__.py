@@ -1,0 +1,1 @@
+"""What a user writes: processes, messages, a topology, the conditions of breakpoints."""

@@ -1,0 +1,67 @@
+"""The journal of a system that has run, out of the parts in its home.
+
+The parts do not say of which graph they are; it is noted beside them at the start, and a start with another graph is
+refused, because two graphs make no journal.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.journal.merge import merge
+from strobe.model.errors import Damaged, Failed, Misuse
+from strobe.model.graph import graph_from_json, graph_to_json
+from strobe.store.holding import is_held
+from strobe.store.layout import JobLayout
+from strobe.verify.journal import Journal
+
+__all__ = ["journal_directory", "note_graph", "whole_journal"]
+
+
+def journal_directory(home: Path, name: str) -> Path:
+    return home.absolute() / JobLayout(name).root / "journal"
+
+
+def note_graph(home: Path, topology: Topology) -> None:
+    note = _note(home, topology.name)
+    value = {"graph": graph_to_json(topology.graph), "protocol": topology.protocol}
+    try:
+        if note.exists() and json.loads(note.read_bytes()) != value:
+            raise Misuse(
+                f"The journal in {note.parent} is of another topology than this.",
+                untouched="Nothing was started.",
+                next="Write it out (strobe live journal) and delete it, or start without --journal.",
+            )
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps(value))
+    except (OSError, ValueError) as error:
+        raise Failed(f"{note} cannot be used: {error}.", untouched="Nothing was started.") from error
+
+
+def whole_journal(home: Path, name: str) -> Journal:
+    """What nodes write while it is read would look like receipts without sends: the system must have ended."""
+    if is_held(home, name):
+        raise Misuse(
+            f"System {name!r} runs: its journal is still being written.",
+            untouched="Nothing was written.",
+            next=f"End it first: strobe live down {name}",
+        )
+    note = _note(home, name)
+    try:
+        value = json.loads(note.read_bytes())
+        graph, protocol = graph_from_json(value["graph"]), str(value["protocol"])
+    except FileNotFoundError:
+        raise Misuse(
+            f"System {name!r} has kept no journal.",
+            untouched="Nothing was written.",
+            next="Start it with --journal; a journal cannot be made afterwards.",
+        ) from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise Damaged(f"{note} cannot be read: {error}.", untouched="Nothing was written.") from error
+    return merge(note.parent, graph, name, protocol)
+
+
+def _note(home: Path, name: str) -> Path:
+    return journal_directory(home, name) / "graph.json"

@@ -1,0 +1,135 @@
+"""This node's parts of the snapshots that are open: state, positions, and what the input channels carried.
+
+A part is whole when its state is written and every input channel is closed; then it is handed over, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from strobe.hosts.live.node.capture import Captured, Capturing, capture
+from strobe.hosts.live.wire.control import Part, TimerState
+from strobe.model.ids import ChannelId, NodeId, SnapshotId
+
+__all__ = ["PartOwner", "Position", "Recordings"]
+
+
+class PartOwner(Protocol):
+    """Where parts go."""
+
+    def piece(self, snapshot: SnapshotId, data: bytes) -> bool:
+        """A piece of a state; False if the next one should wait until `Recordings.resume`."""
+        ...
+
+    def recorded(self, part: Part) -> None: ...
+
+    def declined(self, snapshot: SnapshotId, reason: str) -> None: ...
+
+
+class Position:
+    """Where a node stands at a recording: messages sent and received on each channel, timers, steps."""
+
+    __slots__ = ("received", "sent", "step", "timers")
+
+    def __init__(
+        self, sent: Mapping[ChannelId, int], received: Mapping[ChannelId, int], timers: list[TimerState], step: int
+    ) -> None:
+        self.sent: dict[str, int] = {str(channel): count for channel, count in sent.items()}
+        self.received: dict[str, int] = {str(channel): count for channel, count in received.items()}
+        self.timers = timers
+        self.step = step
+
+
+class _Recording:
+    def __init__(self, snapshot: SnapshotId, position: Position) -> None:
+        self.snapshot = snapshot
+        self.position = position
+        self.begun = time.perf_counter()
+        self.gap_ms = 0.0
+        self.align_ms = 0.0
+        self.contents: dict[str, list[bytes]] = {}
+        self.closed = False
+        self.captured: Captured | None = None
+        self.capturing: Capturing | None = None
+
+    def elapsed(self) -> float:
+        return (time.perf_counter() - self.begun) * 1000
+
+
+class Recordings:
+    def __init__(self, node: NodeId, incarnation: int, owner: PartOwner, fork_above: int) -> None:
+        self._node = node
+        self._incarnation = incarnation
+        self._owner = owner
+        self._fork_above = fork_above
+        self._open: dict[SnapshotId, _Recording] = {}
+
+    def record(self, snapshot: SnapshotId, position: Position, take_state: Any) -> None:
+        """Captures what `take_state()` gives. When this returns, the process may go on."""
+        recording = self._open[snapshot] = _Recording(snapshot, position)
+
+        def done(captured: Captured) -> None:
+            recording.captured, recording.capturing = captured, None
+            self._hand_over(recording)
+
+        def failed(reason: str) -> None:
+            recording.capturing = None
+            self._owner.declined(snapshot, reason)
+
+        capturing = recording.capturing = Capturing(partial(self._owner.piece, snapshot), done, failed)
+        try:
+            capture(take_state(), self._node, capturing, fork_above=self._fork_above)
+        except Exception as error:  # the user's snapshot(): whatever it raises, only this snapshot is lost
+            failed(f"snapshot() raised {type(error).__name__}: {error}")
+        recording.gap_ms = recording.elapsed()
+
+    def channel(self, snapshot: SnapshotId, channel: ChannelId, runs: Iterable[Iterable[bytes]]) -> None:
+        recording = self._open.get(snapshot)
+        if recording is not None:
+            recording.contents[channel] = [item for run in runs for item in run]
+
+    def close(self, snapshot: SnapshotId) -> None:
+        """Every input channel is recorded."""
+        recording = self._open.get(snapshot)
+        if recording is not None:
+            recording.closed = True
+            recording.align_ms = recording.elapsed()
+            self._hand_over(recording)
+
+    def abort(self, snapshot: SnapshotId) -> None:
+        recording = self._open.pop(snapshot, None)
+        if recording is not None and recording.capturing is not None:
+            recording.capturing.cancel()
+
+    def stop(self) -> None:
+        for snapshot in list(self._open):
+            self.abort(snapshot)
+
+    def resume(self) -> None:
+        for recording in self._open.values():
+            if recording.capturing is not None:
+                recording.capturing.resume()
+
+    def _hand_over(self, recording: _Recording) -> None:
+        captured, position = recording.captured, recording.position
+        if captured is None or not recording.closed or self._open.pop(recording.snapshot, None) is None:
+            return
+        self._owner.recorded(
+            Part(
+                incarnation=self._incarnation,
+                snapshot=recording.snapshot,
+                state_bytes=captured.size,
+                sent=position.sent,
+                received=position.received,
+                contents=recording.contents,
+                timers=position.timers,
+                step=position.step,
+                gap_ms=recording.gap_ms,
+                write_ms=captured.write_ms,
+                align_ms=recording.align_ms,
+                forked=captured.forked,
+            )
+        )

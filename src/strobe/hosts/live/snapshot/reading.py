@@ -1,0 +1,71 @@
+"""What a snapshot of a live system holds, for whoever wants to look: states of nodes, messages in flight.
+
+    cut = read_cut("bank")
+    total = sum(state["balance"] for state in cut.states.values())
+
+Nothing of the system need run, and none of its classes need be there: states and messages come as plain values.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.snapshot.snapshots import Loaded, check_fits, check_protocol, load, to_cut
+from strobe.model.cut import Cut
+from strobe.model.errors import Misuse
+from strobe.model.graph import Graph
+from strobe.model.ids import SnapshotId
+from strobe.store.locate import locate
+from strobe.store.manifest import Manifest
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["load_any", "load_last", "load_named", "load_own", "read_cut"]
+
+
+def read_cut(snapshot: str, home: Path = Path(".strobe")) -> Cut:
+    """`snapshot` is named as for `strobe inspect`: NAME, NAME/12, or a directory."""
+    manifest, loaded = load_any(snapshot, home)
+    return to_cut(loaded, manifest.graph)
+
+
+def load_any(name: str, home: Path) -> tuple[Manifest, Loaded]:
+    """A snapshot of live processes, named in the same way, and what it says of itself."""
+    found = locate(name, home)
+    manifest = found.load()
+    if manifest.host != "live":
+        raise Misuse(f"Snapshot {name} is of a system on {manifest.host}, not of live processes.")
+    return manifest, load(found.store, found.snapshot, manifest.graph)
+
+
+def load_named(name: str, home: Path, topology: Topology) -> Loaded:
+    """A snapshot to start from, named in the same way, wherever it was taken."""
+    found = locate(name, home)
+    manifest = found.load()
+    check_fits(manifest, topology.graph, topology.name)
+    check_protocol(manifest, topology.protocol, topology.name)
+    return load(found.store, found.snapshot, topology.graph)
+
+
+def load_last(store: SnapshotStore, topology: Topology) -> Loaded | None:
+    """The system's own newest snapshot, if it has one."""
+    manifest = store.latest()
+    if manifest is None:
+        return None
+    check_protocol(manifest, topology.protocol, topology.name)
+    return load(store, manifest.snapshot, topology.graph)
+
+
+def load_own(
+    snapshot: SnapshotId, checkpoints: SnapshotStore, place: Path, savepoint: SnapshotStore, graph: Graph
+) -> Loaded:
+    """A system's own snapshot, by its number. As a savepoint it would be at `place`."""
+    for store in (checkpoints, savepoint):
+        if snapshot in store.list():
+            return load(store, snapshot, graph)
+    raise Misuse(
+        f"System {checkpoints.job!r} has no snapshot {snapshot}.",
+        untouched="It runs on as it was.",
+        next=f"Its checkpoints: {', '.join(map(str, checkpoints.list())) or 'none'}; its savepoints are in "
+        f"{place.parent}. One from elsewhere is named by its directory.",
+    )

@@ -1,0 +1,96 @@
+"""The checks that a topology asks for, made on the snapshots of a running system as they come.
+
+The newest complete snapshot is looked at, in a thread: a check never stops the system, and a snapshot that was
+overtaken before its turn is left out. A stable predicate shows in the next one as well. What is found is logged once,
+and stands in the status until a snapshot no longer shows it, as after a restore to a time before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.snapshot.checks import Check
+from strobe.hosts.live.snapshot.snapshots import load
+from strobe.model.errors import StrobeError
+from strobe.model.ids import SnapshotId
+from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["CheckReport", "Checker"]
+
+_log = logging.getLogger("strobe.live")
+_PAUSE: Final = 0.2  # seconds between two looks for a newer snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """`found` is None as long as no snapshot was looked at, or if the check could not be made: then `sentence` says
+    why. `since` is the first snapshot in a row that showed it."""
+
+    check: str
+    found: bool | None
+    snapshot: int
+    sentence: str
+    details: tuple[str, ...] = field(default=())
+    since: int | None = None
+
+
+class Checker:
+    def __init__(self, topology: Topology) -> None:
+        """Raises Misuse if there is no such check, or no such function."""
+        self._topology = topology
+        self._checks = tuple(Check.named(text) for text in topology.checks)
+        self._looked_at = SnapshotId(0)
+        self.reports = tuple(CheckReport(c.name, None, 0, "no snapshot was looked at yet") for c in self._checks)
+
+    async def watch(self, store: SnapshotStore) -> None:
+        """Until it is cancelled."""
+        while self._checks:
+            try:
+                await self.look(store)
+            except Exception as error:  # whatever it is: the system goes on
+                _log.warning("Checks cannot be made: %s: %s", type(error).__name__, error)
+            await asyncio.sleep(_PAUSE)
+
+    async def look(self, store: SnapshotStore) -> None:
+        """At the newest snapshot, unless it has been looked at."""
+        if self._checks:
+            await asyncio.to_thread(self._look, store)
+
+    def _look(self, store: SnapshotStore) -> None:
+        there = store.list()
+        if not there or there[-1] == self._looked_at:
+            return
+        snapshot = there[-1]
+        try:
+            loaded = load(store, snapshot, self._topology.graph)
+        except StrobeError as error:
+            if snapshot in store.list():  # else it was deleted meanwhile, and there is a newer one
+                self._looked_at = snapshot
+                _log.warning("Snapshot %s cannot be checked: %s", snapshot, error.what)
+            return
+        reports = []
+        for check, before in zip(self._checks, self.reports, strict=True):
+            try:
+                finding = check(loaded, self._topology.graph, self._topology)
+                since = (before.since or snapshot) if finding.found else None
+                report = CheckReport(check.name, finding.found, snapshot, finding.sentence, finding.details, since)
+            except StrobeError as error:
+                report = CheckReport(check.name, None, snapshot, error.what)
+            reports.append(report)
+            self._tell(report, before)
+        self._looked_at = snapshot
+        self.reports = tuple(reports)
+
+    def _tell(self, report: CheckReport, before: CheckReport) -> None:
+        """Once: what is found stays so, and what cannot be checked for one reason need be said only once, too."""
+        words = "; ".join((report.sentence, *report.details))
+        if report.found is None and (before.found is not None or before.sentence != report.sentence):
+            _log.warning("Check %s cannot be made on snapshot %s: %s", report.check, report.snapshot, words)
+        elif report.found and not before.found:
+            _log.warning("Check %s, snapshot %s: %s", report.check, report.snapshot, words)
+        elif before.found and not report.found:
+            _log.warning("Check %s, snapshot %s no longer shows it: %s", report.check, report.snapshot, words)

@@ -1,0 +1,199 @@
+"""The coordinator of a restore: orders, waits until everyone is ready, starts. The theory is in the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from strobe.model.errors import HostFault, PeerFault
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.protocol.coordinator.messages import NodeLost, Tick, WakeAt
+from strobe.protocol.restore.messages import (
+    CancelRestore,
+    ClaimIncarnation,
+    Fence,
+    NodeReturned,
+    Ready,
+    Refused,
+    RestoreCoordinatorEffect,
+    RestoreCoordinatorInput,
+    Restored,
+    RestoreFailed,
+    RestoreOrder,
+    RestoreRequested,
+    Running,
+    StandDown,
+    Start,
+    Superseded,
+    ToNode,
+    Verdict,
+)
+
+__all__ = ["RestoreCoordinator"]
+
+
+class _Attempt(NamedTuple):
+    snapshot: SnapshotId
+    number: int  # from 1
+    underway: bool = False  # False: it waits until no node is missing
+    unready: frozenset[NodeId] = frozenset()
+    unstarted: frozenset[NodeId] = frozenset()  # empty until the starts are sent
+    deadline: int = 0
+
+
+class RestoreCoordinator:
+    """Time comes in as `Tick(now)`, before other inputs and when the last `WakeAt` says so, in milliseconds.
+
+    All state is in immutable values: a shallow copy is a full copy.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeId],
+        *,
+        incarnation: Incarnation,
+        timeline: Timeline,
+        timeout: int = 60_000,
+        attempts: int = 3,
+    ) -> None:
+        """`incarnation` and `timeline` are the highest that have been claimed so far."""
+        self.nodes = tuple(nodes)
+        self.timeout = timeout
+        self.attempts = attempts
+        self.incarnation = incarnation
+        self.timeline = timeline
+        self._now = 0
+        self._attempt: _Attempt | None = None
+        self._missing: frozenset[NodeId] = frozenset()
+        self._over = False
+
+    def key(self) -> object:
+        return self.incarnation, self.timeline, self._now, self._attempt, self._missing, self._over
+
+    def step(self, input: RestoreCoordinatorInput) -> tuple[RestoreCoordinatorEffect, ...]:
+        if self._over:
+            return ()
+        if isinstance(input, Tick):
+            return self._tick(input.now)
+        if isinstance(input, Ready | Refused | Running):
+            return self._message(input)
+        if isinstance(input, NodeLost):
+            return self._lost(input.node, input.reason)
+        if isinstance(input, NodeReturned):
+            return self._returned(input.node)
+        if isinstance(input, RestoreRequested):
+            return self._request(input.snapshot)
+        if isinstance(input, CancelRestore):
+            if self._attempt is None:
+                raise HostFault("There is no restore to cancel.")
+            return self._give_up(f"cancelled: {input.reason}")
+        if isinstance(input, Superseded):
+            return self._stand_down(input.incarnation)
+        raise HostFault(f"The restore coordinator takes no {type(input).__name__}.")
+
+    def _tick(self, now: int) -> tuple[RestoreCoordinatorEffect, ...]:
+        if now < self._now:
+            raise HostFault(f"The clock went back from {self._now} to {now} ms.")
+        self._now = now
+        attempt = self._attempt
+        if attempt is None or not attempt.underway or now < attempt.deadline:
+            return ()
+        late = sorted(attempt.unready or attempt.unstarted)
+        return self._anew(f"no answer from {', '.join(late)} within {self.timeout} ms")
+
+    def _request(self, snapshot: SnapshotId) -> tuple[RestoreCoordinatorEffect, ...]:
+        if self._attempt is not None:
+            raise HostFault(f"Snapshot {snapshot} is to be restored while {self._attempt.snapshot} still is.")
+        self._attempt = _Attempt(snapshot, 1)
+        self.timeline = Timeline(self.timeline + 1)
+        return self._begin()
+
+    def _lost(self, node: NodeId, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
+        self._check_node(node)
+        self._missing |= {node}
+        if self._attempt is None or not self._attempt.underway:
+            return ()
+        return self._anew(f"{node} was lost: {reason}")
+
+    def _returned(self, node: NodeId) -> tuple[RestoreCoordinatorEffect, ...]:
+        self._check_node(node)
+        if node not in self._missing:
+            raise HostFault(f"Node {node!r} returned, but it was not lost.")
+        self._missing -= {node}
+        return self._begin() if self._attempt is not None else ()
+
+    def _message(self, message: Ready | Refused | Running) -> tuple[RestoreCoordinatorEffect, ...]:
+        node = message.node
+        if node not in self.nodes:
+            raise PeerFault(f"{type(message).__name__} came from {node!r}, which is no node of this system.")
+        verdict = Fence(self.incarnation).judge(message.incarnation)
+        if verdict is Verdict.NEWER:
+            return self._stand_down(message.incarnation)
+        attempt = self._attempt
+        if verdict is Verdict.OLDER or attempt is None or not attempt.underway:
+            return ()  # the remains of an attempt that is over
+        if isinstance(message, Running):
+            if node not in attempt.unstarted:
+                raise PeerFault(f"{node} says that it runs: it was not told to start, or has said so before.")
+            return self._running(attempt._replace(unstarted=attempt.unstarted - {node}))
+        if node not in attempt.unready:
+            raise PeerFault(f"{node} answers the order of incarnation {message.incarnation} a second time.")
+        if isinstance(message, Refused):
+            return self._anew(f"{node} refused: {message.reason}")
+        return self._ready(attempt._replace(unready=attempt.unready - {node}))
+
+    # ── rules; the mutants in the tests override exactly these ──────────────────────────────────────────────────────
+
+    def _begin(self) -> tuple[RestoreCoordinatorEffect, ...]:
+        """Claim a new incarnation, then order every node: a node that is missing is waited for first."""
+        attempt = self._attempt
+        if attempt is None or attempt.underway or self._missing:
+            return ()
+        self.incarnation = Incarnation(self.incarnation + 1)
+        deadline = self._now + self.timeout
+        everyone = frozenset(self.nodes)
+        self._attempt = attempt._replace(underway=True, unready=everyone, unstarted=frozenset(), deadline=deadline)
+        order = RestoreOrder(self.incarnation, self.timeline, attempt.snapshot)
+        orders = (ToNode(node, order) for node in self.nodes)
+        return (ClaimIncarnation(self.incarnation, self.timeline), *orders, WakeAt(deadline))
+
+    def _ready(self, attempt: _Attempt) -> tuple[RestoreCoordinatorEffect, ...]:
+        """Rule 1: start when the last one is ready."""
+        self._attempt = attempt
+        if attempt.unready:
+            return ()
+        self._attempt = attempt._replace(unstarted=frozenset(self.nodes))
+        return tuple(ToNode(node, Start(self.incarnation)) for node in self.nodes)
+
+    def _running(self, attempt: _Attempt) -> tuple[RestoreCoordinatorEffect, ...]:
+        self._attempt = attempt
+        if attempt.unstarted:
+            return ()
+        self._attempt = None
+        return (Restored(self.incarnation, self.timeline, attempt.snapshot),)
+
+    def _anew(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
+        assert self._attempt is not None
+        if self._attempt.number >= self.attempts:
+            return self._give_up(f"{reason} (attempt {self._attempt.number} of {self.attempts})")
+        if not self._attempt.unready:
+            # The starts are out: somebody may have written under this timeline.
+            self.timeline = Timeline(self.timeline + 1)
+        self._attempt = _Attempt(self._attempt.snapshot, self._attempt.number + 1)
+        return self._begin()
+
+    def _give_up(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
+        assert self._attempt is not None
+        snapshot = self._attempt.snapshot
+        self._attempt = None
+        return (RestoreFailed(snapshot, reason),)
+
+    def _stand_down(self, newer: Incarnation) -> tuple[RestoreCoordinatorEffect, ...]:
+        if newer <= self.incarnation:
+            raise HostFault(f"Incarnation {newer} cannot supersede {self.incarnation}.")
+        self._over = True
+        return (StandDown(newer),)
+
+    def _check_node(self, node: NodeId) -> None:
+        if node not in self.nodes:
+            raise HostFault(f"{node!r} is no node of this system.")

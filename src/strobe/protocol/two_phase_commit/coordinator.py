@@ -1,0 +1,270 @@
+"""The coordinator of two-phase commit. The theory is in the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from strobe.model.errors import HostFault, PeerFault
+from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol.restore.messages import Fence, StandDown, Verdict
+from strobe.protocol.two_phase_commit.messages import (
+    Abandon,
+    Abandoned,
+    Ask,
+    Begin,
+    Commit,
+    CommitCoordinatorEffect,
+    CommitCoordinatorInput,
+    Committed,
+    Decision,
+    DecisionFailed,
+    DecisionLogged,
+    Handle,
+    Hello,
+    InDoubt,
+    LogDecision,
+    Opened,
+    Prepare,
+    Prepared,
+    Refused,
+    Resolve,
+    Resolved,
+    Session,
+    Settled,
+    ToParticipant,
+)
+
+__all__ = ["TwoPhaseCoordinator"]
+
+
+class _Phase(Enum):
+    PREPARING = "preparing"
+    LOGGING = "logging"
+    COMMITTING = "committing"
+
+
+class _Transaction(NamedTuple):
+    phase: _Phase
+    decision: Decision  # the votes so far
+    waiting: frozenset[NodeId]  # whose vote, or acknowledgement, is still to come
+
+
+class TwoPhaseCoordinator:
+    """All state is in immutable values (dicts are replaced, never changed): a shallow copy is a full copy."""
+
+    def __init__(
+        self, participants: Iterable[NodeId], incarnation: Incarnation, *, decisions: Iterable[Decision] = ()
+    ) -> None:
+        """`decisions` are those of all complete snapshots; each that is not settled must be among them."""
+        self.participants = tuple(participants)
+        self.incarnation = incarnation
+        self._opened = False
+        self._over = False
+        self._open: dict[SnapshotId, _Transaction] = {}
+        for decision in sorted(decisions, key=lambda d: d.snapshot):
+            waiting = frozenset(name for name, _ in decision.handles)
+            if not waiting <= set(self.participants):
+                gone = ", ".join(sorted(waiting - set(self.participants)))
+                raise HostFault(f"Snapshot {decision.snapshot} names handles of {gone}, which takes no part any more.")
+            self._open[decision.snapshot] = _Transaction(_Phase.COMMITTING, decision, waiting)
+        self._decided = max(self._open, default=SnapshotId(0))  # the newest logged decision
+        self._newest = self._decided  # the newest snapshot begun
+        self._lives: dict[NodeId, Incarnation] = {}  # the newest life of each participant that has reported
+        self._reports: dict[NodeId, InDoubt] = {}  # not answered yet; such a participant takes no part
+        self._resolving: dict[NodeId, frozenset[SnapshotId]] = {}  # decisions that `Resolved` will acknowledge
+
+    def key(self) -> object:
+        return (
+            self.incarnation, self._opened, self._over, tuple(sorted(self._open.items())), self._decided, self._newest,
+            *(tuple(sorted(d.items())) for d in (self._lives, self._reports)), tuple(sorted(self._resolving.items())),
+        )  # fmt: skip
+
+    def step(self, input: CommitCoordinatorInput) -> tuple[CommitCoordinatorEffect, ...]:
+        if self._over:
+            return ()
+        if isinstance(input, Opened):
+            if self._opened:
+                raise HostFault("The commit coordinator was opened twice.")
+            self._opened = True
+            return tuple(ToParticipant(name, Ask(self.incarnation)) for name in self.participants)
+        if not self._opened:
+            raise HostFault(f"{type(input).__name__} came before the commit coordinator was opened.")
+        if isinstance(input, Begin):
+            return self._begin(input.snapshot)
+        if isinstance(input, Abandon):
+            return self._abandon_asked(input.snapshot, input.reason)
+        if isinstance(input, DecisionLogged | DecisionFailed):
+            return self._log_answered(input)
+        if isinstance(input, Hello | InDoubt | Resolved | Prepared | Refused | Committed):
+            return self._message(input)
+        raise HostFault(f"The commit coordinator takes no {type(input).__name__}.")
+
+    # ── the host ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, snapshot: SnapshotId) -> tuple[CommitCoordinatorEffect, ...]:
+        if snapshot <= self._newest:
+            raise HostFault(f"Snapshot {snapshot} was to begin after snapshot {self._newest}: numbers must rise.")
+        self._newest = snapshot
+        absent = [p for p in self.participants if p not in self._lives or p in self._reports]
+        if absent:
+            return (Abandoned(snapshot, f"{', '.join(absent)}: not back yet"),)
+        nothing = Decision(snapshot, ())
+        self._set(snapshot, _Transaction(_Phase.PREPARING, nothing, frozenset(self.participants)))
+        prepares = (ToParticipant(p, Prepare(self._session(p), snapshot)) for p in self.participants)
+        return (*prepares, *self._all_voted(snapshot))
+
+    def _abandon_asked(self, snapshot: SnapshotId, reason: str) -> tuple[CommitCoordinatorEffect, ...]:
+        if snapshot > self._newest:
+            raise HostFault(f"Snapshot {snapshot} is to be abandoned, but it was never begun.")
+        transaction = self._open.get(snapshot)
+        if transaction is None or transaction.phase is not _Phase.PREPARING:
+            return ()  # over, or in the hands of the log, which has the last word
+        return self._abandon(snapshot, reason)
+
+    def _log_answered(self, answer: DecisionLogged | DecisionFailed) -> tuple[CommitCoordinatorEffect, ...]:
+        transaction = self._open.get(answer.snapshot)
+        if transaction is None or transaction.phase is not _Phase.LOGGING:
+            raise HostFault(f"The log answered for snapshot {answer.snapshot}, whose decision it was not given.")
+        if isinstance(answer, DecisionFailed):
+            return self._abandon(answer.snapshot, f"the decision was not logged: {answer.reason}") + self._answer()
+        decision = transaction.decision
+        self._set(answer.snapshot, _Transaction(_Phase.COMMITTING, decision, frozenset(self.participants)))
+        self._decided = max(self._decided, answer.snapshot)
+        commits = tuple(  # one that has reported since hears it in its answer
+            ToParticipant(p, Commit(self._session(p), answer.snapshot, decision.of(p)))
+            for p in self.participants
+            if p not in self._reports
+        )
+        return commits + self._settle(answer.snapshot) + self._answer()
+
+    # ── the participants ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _message(
+        self, message: Hello | InDoubt | Resolved | Prepared | Refused | Committed
+    ) -> tuple[CommitCoordinatorEffect, ...]:
+        name = message.participant
+        if name not in self.participants:
+            raise PeerFault(f"{type(message).__name__} came from {name!r}, which is no participant.")
+        if isinstance(message, Hello):
+            fresh = message.incarnation > self._lives.get(name, 0)
+            return (ToParticipant(name, Ask(self.incarnation)),) if fresh else ()
+        verdict = Fence(self.incarnation).judge(message.session.coordinator)
+        if verdict is Verdict.NEWER:
+            self._over = True
+            return (StandDown(message.session.coordinator),)
+        if verdict is Verdict.OLDER:
+            return ()
+        if isinstance(message, InDoubt):
+            return self._report(message)
+        if self._is_stale(message.session, name):
+            return ()
+        if isinstance(message, Resolved):
+            return self._resolved(name)
+        if message.snapshot > self._newest:
+            raise PeerFault(f"{name} sent {type(message).__name__} for snapshot {message.snapshot}, never begun.")
+        transaction = self._open.get(message.snapshot)
+        if isinstance(message, Committed):
+            if transaction is None or transaction.phase is not _Phase.COMMITTING or name not in transaction.waiting:
+                raise PeerFault(f"{name} acknowledged a commit of snapshot {message.snapshot} that is not owed.")
+            return self._acknowledge(name, frozenset({message.snapshot}))
+        if transaction is None:
+            return ()  # abandoned meanwhile
+        if transaction.phase is not _Phase.PREPARING or name not in transaction.waiting:
+            raise PeerFault(f"{name} voted on snapshot {message.snapshot} a second time.")
+        if isinstance(message, Refused):
+            return self._abandon(message.snapshot, f"{name} refused: {message.reason}")
+        handles = (*transaction.decision.handles, (name, message.handles))
+        decision = Decision(message.snapshot, tuple(sorted(handles)))
+        self._set(message.snapshot, _Transaction(_Phase.PREPARING, decision, transaction.waiting - {name}))
+        return self._all_voted(message.snapshot)
+
+    def _report(self, report: InDoubt) -> tuple[CommitCoordinatorEffect, ...]:
+        """A participant begins a new session: what it had not voted on is lost, what it had may be."""
+        name = report.participant
+        if report.session.participant <= self._lives.get(name, 0):
+            return ()
+        self._lives = {**self._lives, name: report.session.participant}
+        self._reports = {**self._reports, name: report}
+        self._resolving = {p: s for p, s in self._resolving.items() if p != name}
+        effects: tuple[CommitCoordinatorEffect, ...] = ()
+        for snapshot, transaction in self._open.items():
+            if transaction.phase is _Phase.PREPARING and not self._vote_stands(transaction, report):
+                effects += self._abandon(snapshot, f"{name} came back without its vote")
+        return effects + self._answer()
+
+    def _resolved(self, name: NodeId) -> tuple[CommitCoordinatorEffect, ...]:
+        if name not in self._resolving:
+            raise PeerFault(f"{name} says that its doubts are resolved, which it was not asked for.")
+        snapshots = self._resolving[name]
+        self._resolving = {p: s for p, s in self._resolving.items() if p != name}
+        return self._acknowledge(name, snapshots)
+
+    # ── rules; the mutants in the tests override exactly these ──────────────────────────────────────────────────────
+
+    def _all_voted(self, snapshot: SnapshotId) -> tuple[CommitCoordinatorEffect, ...]:
+        """The decision is logged, and that is all: the commits wait for the log's answer."""
+        transaction = self._open[snapshot]
+        if transaction.waiting:
+            return ()
+        self._set(snapshot, transaction._replace(phase=_Phase.LOGGING))
+        return (LogDecision(transaction.decision),)
+
+    def _answer(self) -> tuple[CommitCoordinatorEffect, ...]:
+        """Resolve every report, but not while the log may still decide."""
+        if self._is_logging():
+            return ()
+        effects: tuple[CommitCoordinatorEffect, ...] = ()
+        for name, report in self._reports.items():
+            commit = tuple(h for h in report.handles if self._is_named(name, h))
+            abort = () if report.keeps else tuple(h for h in report.handles if h not in commit)
+            owed = frozenset(s for s, t in self._open.items() if t.phase is _Phase.COMMITTING and name in t.waiting)
+            gone = frozenset(s for s in owed if not set(self._open[s].decision.of(name)) & set(commit))
+            self._resolving = {**self._resolving, name: owed - gone}
+            effects += (ToParticipant(name, Resolve(self._session(name), commit, abort, self._decided)),)
+            effects += self._acknowledge(name, gone)
+        self._reports = {}
+        return effects
+
+    def _is_logging(self) -> bool:
+        return any(t.phase is _Phase.LOGGING for t in self._open.values())
+
+    def _is_named(self, name: NodeId, handle: Handle) -> bool:
+        """Whether a logged decision names the handle. A settled one names none: its participants have forgotten."""
+        return any(t.phase is _Phase.COMMITTING and handle in t.decision.of(name) for t in self._open.values())
+
+    def _vote_stands(self, transaction: _Transaction, report: InDoubt) -> bool:
+        """A vote outlives its participant's crash only if everything that it named is still there, and stays."""
+        name = report.participant
+        if name in transaction.waiting or not report.keeps:
+            return False
+        return all(h in report.handles or self._is_named(name, h) for h in transaction.decision.of(name))
+
+    def _is_stale(self, session: Session, name: NodeId) -> bool:
+        return session.participant != self._lives.get(name)
+
+    def _abandon(self, snapshot: SnapshotId, reason: str) -> tuple[CommitCoordinatorEffect, ...]:
+        self._open = {s: t for s, t in self._open.items() if s != snapshot}
+        return (Abandoned(snapshot, reason),)
+
+    def _acknowledge(self, name: NodeId, snapshots: frozenset[SnapshotId]) -> tuple[CommitCoordinatorEffect, ...]:
+        effects: tuple[CommitCoordinatorEffect, ...] = ()
+        for snapshot in sorted(snapshots):
+            transaction = self._open[snapshot]
+            self._set(snapshot, transaction._replace(waiting=transaction.waiting - {name}))
+            effects += self._settle(snapshot)
+        return effects
+
+    def _settle(self, snapshot: SnapshotId) -> tuple[CommitCoordinatorEffect, ...]:
+        """Forget a decision when nobody can be in doubt about it any more."""
+        if self._open[snapshot].waiting:
+            return ()
+        self._open = {s: t for s, t in self._open.items() if s != snapshot}
+        return (Settled(snapshot),)
+
+    def _set(self, snapshot: SnapshotId, transaction: _Transaction) -> None:
+        self._open = {**self._open, snapshot: transaction}
+
+    def _session(self, name: NodeId) -> Session:
+        return Session(self.incarnation, self._lives[name])
