@@ -105,6 +105,40 @@ def test_list_shows_the_job_and_that_it_runs(ledger: Running) -> None:
     assert re.match(r"ledger +running +checkpoints \d", said.out)
 
 
+def test_status_says_what_an_operator_looks_for(ledger: Running) -> None:
+    def told() -> dict[str, Any]:
+        status: dict[str, Any] = ledger.ask("status", "ledger", "--json").json
+        return {"job": status, **{s["uid"]: s for s in status["stages"]}, **{s["sink"]: s for s in status["sinks"]}}
+
+    eventually(lambda: told()["suspects"]["watermark"] is not None, "a watermark", ledger.process)
+    eventually(lambda: bool(told()["balances/0"]["rows_per_second"]), "a rate of the sink", ledger.process)
+    now = told()
+    assert 0 < now["suspects"]["busy"] <= 1
+    assert now["suspects"]["state_store"]["rows"] > 0
+    assert now["transfers"]["watermark"] is None, "it has none"
+    assert now["transfers"]["backlog"] is None, "a rate source cannot tell"
+    assert 0 < now["transfers"]["batches"] <= now["transfers"]["batch"] + 1
+    assert now["balances/0"]["rows"] > 0
+    assert 0 <= now["job"]["next_checkpoint_s"] <= 1
+    assert now["job"]["spark_ui"] == "", "it is off"
+    shown = ledger.ask("status", "ledger").out
+    for word in ("watermark", "busy", "next checkpoint in", "balances/0", "Delta table"):
+        assert word in shown
+
+
+def test_status_is_watched_until_it_is_interrupted(ledger: Running) -> None:
+    watching = subprocess.Popen(
+        [*STROBE, "status", "ledger", "--watch", "--home", str(ledger.root / ".strobe")], stdout=subprocess.PIPE
+    )
+    assert watching.stdout is not None
+    assert b"ledger  running" in watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=PATIENCE)
+    assert watching.returncode == 0
+    refused = ledger.ask("status", "ledger", "--watch", "--json")
+    assert (refused.code, "--watch" in refused.json["error"]["what"]) == (2, True)
+
+
 def test_status_shows_every_stage_and_the_recent_checkpoints(ledger: Running) -> None:
     status = ledger.ask("status", "ledger", "--json").json
     assert (status["job"], status["state"], status["pid"]) == ("ledger", "running", ledger.process.pid)

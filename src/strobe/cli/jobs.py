@@ -1,4 +1,4 @@
-"""`strobe list`, `status`, `checkpoints`, `checkpoint`, `savepoint`, `stop`, `cancel`: jobs, from another process."""
+"""`strobe list`, `checkpoints`, `checkpoint`, `savepoint`, `stop`, `cancel`: jobs, from another process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from strobe.cli.live_view import checkpoint_table, doubts, human_bytes, human_ms, phase_table, reasons, stage_table
+from strobe.cli.live_view import human_bytes, human_ms, reasons
+from strobe.cli.operator_view import checkpoint_tables
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.commit.ledger import read_ledgers
 from strobe.hosts.spark.home.job_home import read_runtime
-from strobe.hosts.spark.home.listing import list_jobs, summarise
+from strobe.hosts.spark.home.listing import list_jobs
 from strobe.hosts.spark.job.control import call_job
-from strobe.hosts.spark.snapshot.metrics import progress_from_json, sink_from_json, stage_from_json
-from strobe.hosts.spark.snapshot.progress import Progress
+from strobe.hosts.spark.snapshot.metrics import progress_from_json
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
@@ -27,8 +27,8 @@ from strobe.store.s3 import is_s3
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = [
-    "cancel_command", "checkpoint_command", "checkpoints_command", "list_command", "savepoint_command",
-    "status_command", "stop_command",
+    "cancel_command", "check_known", "checkpoint_command", "checkpoints_command", "job_kind", "list_command", "numbers",
+    "savepoint_command", "show_doubt", "stop_command",
 ]  # fmt: skip
 
 
@@ -36,7 +36,7 @@ __all__ = [
 @common_options
 def list_command(session: Session) -> None:
     """List the jobs of this home directory."""
-    jobs = [{**asdict(job), "kind": _kind(session, job.job)} for job in list_jobs(session.home)]
+    jobs = [{**asdict(job), "kind": job_kind(session, job.job)} for job in list_jobs(session.home)]
     if session.json:
         session.answer(jobs)
     elif not jobs:
@@ -44,47 +44,9 @@ def list_command(session: Session) -> None:
     for job in jobs if not session.json else ():
         session.say(
             (f"{job['job']:<24}", "bold"), f"{job['state']:<12}", "live  " if job["kind"] == "live" else "",
-            f"checkpoints {_numbers(job['job'], job['checkpoints'])}",
+            f"checkpoints {numbers(job['job'], job['checkpoints'])}",
             f"   started {job['started']}" if job["started"] else "",
         )  # fmt: skip
-
-
-@click.command("status", cls=Command, examples=(("strobe status ledger", "the job, its stages, its checkpoints"),))
-@click.argument("job")
-@common_options
-def status_command(job: str, session: Session) -> None:
-    """Show a job: its stages and its recent checkpoints."""
-    _check_known(session, job)
-    kind = _kind(session, job)
-    if kind == "live" or not is_held(session.home, job):
-        summary = {**asdict(summarise(session.home, job)), "kind": kind}
-        if session.json:
-            session.answer(summary)
-            return
-        session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
-        if summary["error"]:
-            session.say(("error: ", "red"), summary["error"])
-        session.say(f"checkpoints: {_numbers(job, summary['checkpoints'])}")
-        if kind == "live":
-            session.say(f"It is a system of live processes: `strobe live status {job}` shows its nodes.")
-        else:
-            _show_doubt(session, job)
-            session.say("`strobe run` resumes it.")
-        return
-    status = call_job(session.home, job, "GET", "/v1/status")
-    if session.json:
-        session.answer(status)
-        return
-    session.say(
-        (job, "bold"), f"  {status['state']}  {status['seconds']:.0f} s  pid {status['pid']}  "
-        f"incarnation {status['incarnation']}  timeline {status['timeline']}",
-    )  # fmt: skip
-    stages = tuple(stage_from_json(s) for s in status["stages"])
-    checkpoints = tuple(progress_from_json(p) for p in status["checkpoints"][-10:])
-    session.console.print(stage_table(stages))
-    _show_checkpoints(session, checkpoints)
-    for why in (*reasons(stages, checkpoints), *doubts(tuple(sink_from_json(s) for s in status["sinks"]))):
-        session.console.print(why, soft_wrap=True)
 
 
 @click.command(
@@ -96,7 +58,7 @@ def status_command(job: str, session: Session) -> None:
 @common_options
 def checkpoints_command(job: str, session: Session) -> None:
     """Show a job's checkpoints: those that are kept, and recent ones that failed."""
-    _check_known(session, job)
+    check_known(session, job)
     store = checkpoints_of(session.home, job)
     kept = [_kept(session, store, s) for s in store.list()]
     recent: list[dict[str, Any]] = []
@@ -122,7 +84,8 @@ def checkpoints_command(job: str, session: Session) -> None:
     if recent:
         session.say(("recent", "bold"))
         shown = tuple(progress_from_json(p) for p in recent[-20:])
-        _show_checkpoints(session, shown)
+        for table in checkpoint_tables(shown):
+            session.console.print(table)
         for why in reasons((), shown):
             session.console.print(why, soft_wrap=True)
 
@@ -192,7 +155,7 @@ def stop_command(job: str, directory: str | None, drain: bool, session: Session)
     done = call_job(session.home, job, "POST", "/v1/stop", {**_target(directory), "drain": drain}, timeout=None)
     if not session.json:
         session.say(f"{job} is stopped.")
-        _show_doubt(session, job)
+        show_doubt(session, job)
     _show_savepoint(session, done)
 
 
@@ -224,18 +187,10 @@ def cancel_command(job: str, retention: str | None, session: Session) -> None:
         session.answer(answer)
     else:
         session.say(f"{job} is {answer['state']}.")
-        _show_doubt(session, job)
+        show_doubt(session, job)
 
 
-def _show_checkpoints(session: Session, checkpoints: tuple[Progress, ...]) -> None:
-    session.console.print(checkpoint_table(checkpoints))
-    phases = phase_table(checkpoints)
-    if phases is not None:
-        session.say(("where the time went", "bold"))
-        session.console.print(phases)
-
-
-def _show_doubt(session: Session, job: str) -> None:
+def show_doubt(session: Session, job: str) -> None:
     """What the end has left that a complete snapshot names and no sink has committed yet."""
     doubt = [e for ledger in read_ledgers(session.home, job).values() for e in ledger.entries if e.decided_by]
     if doubt:
@@ -263,7 +218,7 @@ def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
     session.say(f"      strobe verify {done['path']} --root {done['root']}   checks every byte, wherever it is")
 
 
-def _numbers(job: str, checkpoints: tuple[int, ...] | None) -> str:
+def numbers(job: str, checkpoints: tuple[int, ...] | None) -> str:
     if checkpoints is None:
         return f"unknown: their store cannot be asked, `strobe checkpoints {job}` says why"
     return ", ".join(map(str, checkpoints)) or "none"
@@ -295,7 +250,7 @@ def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[
     }
 
 
-def _check_known(session: Session, job: str) -> None:
+def check_known(session: Session, job: str) -> None:
     if job not in jobs_in(session.home):
         known = ", ".join(jobs_in(session.home)) or "none"
         raise Misuse(
@@ -305,7 +260,7 @@ def _check_known(session: Session, job: str) -> None:
         )
 
 
-def _kind(session: Session, job: str) -> str:
+def job_kind(session: Session, job: str) -> str:
     """Which host runs it: `spark`, or `live`."""
     try:
         return str((read_runtime(session.home, job) or {}).get("kind", "spark"))
@@ -314,8 +269,8 @@ def _kind(session: Session, job: str) -> str:
 
 
 def _check_live(session: Session, job: str) -> None:
-    _check_known(session, job)
-    if _kind(session, job) == "live":
+    check_known(session, job)
+    if job_kind(session, job) == "live":
         raise Misuse(
             f"{job!r} is a system of live processes, not a pipeline.",
             untouched="Nothing was changed.",

@@ -52,7 +52,8 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
     """One line each, whole on 80 columns unless uids are long: then these are cut short, and never a figure."""
     table = _table("stage")
     table.add_column("state", no_wrap=True)
-    for name in ("batch", "took", "rows/s", "lag rows", "state rows"):
+    measured = any(s.busy is not None for s in stages)
+    for name in ("batch", "took", *(("busy",) if measured else ()), "rows/s", "lag rows", "state rows"):
         table.add_column(name, justify="right", no_wrap=True)
     # Figures that are nothing in most jobs have a column when there is something to show.
     rare = {"restarts": [s.restarts for s in stages], "dead letters": [s.dead_letters for s in stages]}
@@ -66,6 +67,7 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
             Text(stage.state, style=colour),
             str(stage.batch) if stage.batch >= 0 else "–",
             human_ms(stage.batch_ms) if stage.batch_ms else "–",
+            *(("–" if stage.busy is None else f"{stage.busy:.0%}",) if measured else ()),
             f"{stage.rows_per_second:,.0f}",
             _count(stage.lag_rows),
             _count(stage.state_rows),

@@ -95,6 +95,11 @@ class Coordinator:
     def failures_in_a_row(self) -> int:
         return self._failures
 
+    @property
+    def due_at(self) -> int | None:
+        """When the next periodic checkpoint may start; None without a schedule, and before the first tick."""
+        return self._due_at()
+
     def key(self) -> object:
         pending = tuple(
             (s, p.kind, p.deadline, frozenset(p.waiting), p.request, p.writing)

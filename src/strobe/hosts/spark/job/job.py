@@ -31,9 +31,11 @@ from strobe.hosts.spark.job.api import actions
 from strobe.hosts.spark.job.channel_answers import ChannelAnswers
 from strobe.hosts.spark.job.control import control_server
 from strobe.hosts.spark.job.drain import Drain
+from strobe.hosts.spark.job.observer import JobObserver
 from strobe.hosts.spark.job.orders import Orders
 from strobe.hosts.spark.jvm.java import find_java
 from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, SparkEnded, check_settings, spark_session, stop_session
+from strobe.hosts.spark.jvm.web_page import ui_address
 from strobe.hosts.spark.pipeline.config import RetentionOnCancel
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.description import reads_source
@@ -43,13 +45,12 @@ from strobe.hosts.spark.restore.resume import bring_up
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, utc_now
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
 from strobe.hosts.spark.snapshot.messages import ToAgent
-from strobe.hosts.spark.snapshot.metrics import JobStatus
+from strobe.hosts.spark.snapshot.metrics import JobStatus, SupervisorStatus
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.uploads import PartUploads
 from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.hosts.spark.stage.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
-from strobe.hosts.spark.stage.status import stage_status
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
@@ -127,6 +128,8 @@ class Job:
         self._spark: SparkSession | None = None
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
+        self.observer = JobObserver()
+        self.supervisor: SupervisorStatus | None = None
 
     def __repr__(self) -> str:
         state = self.state.shown(ended=self._over.is_set())
@@ -182,7 +185,8 @@ class Job:
             pipeline.checkpoint.coordinator(),
             next_snapshot=max(home.memory.snapshot, *self._writer.retained, 0) + 1,
             retained=tuple(s for s in self._writer.retained if s not in home.memory.pinned),
-            writer=self._writer,
+            writer=self.observer.noting(self._writer),
+            on_progress=self.observer.progressed,
             tell=self._tell,
             fail_job=self._fail,
             decisions=self._commits,
@@ -198,6 +202,7 @@ class Job:
             runner.check()
         self._commits.open((w for works in self._sinks.values() for w in works), self._writer.manifests())
         self._coordinator.start()
+        self.observer.start(self._runners, {s.spec.uid: s.result for s in stages})
         self._start_stages()
         with self._ending:
             failed = [r for r in self._runners.values() if r.state is StageState.FAILED]
@@ -309,13 +314,16 @@ class Job:
             timeline=self.home.memory.timeline,
             started=self.started,
             seconds=round(time.monotonic() - self._began, 3),
-            stages=tuple(stage_status(r) for r in self._runners.values()),
+            stages=tuple(map(self.observer.stage, self._runners.values())),
             completed=self._coordinator.completed,
             failed=self._coordinator.failed,
             failures_in_a_row=self._coordinator.failures_in_a_row,
             checkpoints=history,
             error=self.error,
-            sinks=self._commits.status(),
+            sinks=self.observer.sinks(self._commits.status()),
+            next_checkpoint_s=None if self.state.over else self._coordinator.next_in,
+            spark_ui=ui_address(self._spark),
+            supervisor=self.supervisor,
         )
 
     def _over_as(self) -> str | None:
@@ -406,6 +414,7 @@ class Job:
             thread.start()
         for thread in stops:
             thread.join()
+        self.observer.stop()
         if hasattr(self, "_uploads"):
             self._uploads.shutdown()
             self._stores.settle()

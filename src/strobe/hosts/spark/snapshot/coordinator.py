@@ -181,6 +181,12 @@ class CoordinatorHost:
     def failures_in_a_row(self) -> int:
         return self._machine.failures_in_a_row
 
+    @property
+    def next_in(self) -> float | None:
+        """Seconds until the next periodic checkpoint; None if there is no schedule."""
+        due = self._machine.due_at
+        return None if due is None else max(0.0, due / 1000 - time.monotonic())
+
     def start(self) -> None:
         self._thread.start()
 

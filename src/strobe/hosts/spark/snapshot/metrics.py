@@ -6,14 +6,48 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from strobe.hosts.spark.snapshot.coordinator import Progress
+from strobe.model.errors import Failed
 from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
-    "JobStatus", "SinkStatus", "StageStatus", "progress_from_json", "progress_json", "sink_from_json",
-    "stage_from_json", "status_json",
+    "Backlog", "JobStatus", "SinkStatus", "StageStatus", "StateStatus", "SupervisorStatus", "progress_from_json",
+    "progress_json", "status_from_json", "status_json",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a stage's sources still have for it. None is what they cannot tell: Kafka counts rows, directories count
+    files and bytes."""
+
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateStatus:
+    """A stage's state after its last batch, all operators together. What begins with `rocksdb` is RocksDB's own."""
+
+    rows: int
+    bytes: int  # in memory
+    rows_updated: int
+    rows_removed: int
+    commit_ms: float
+    rocksdb_sst_bytes: int = 0  # on disk
+    rocksdb_pinned_bytes: int = 0
+    rocksdb_gets: int = 0
+    rocksdb_puts: int = 0
+    rocksdb_bytes_read: int = 0
+    rocksdb_bytes_written: int = 0
+    rocksdb_cache_hits: int = 0
+    rocksdb_cache_misses: int = 0
+    rocksdb_compaction_ms: float = 0.0
+    rocksdb_stall_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +64,15 @@ class StageStatus:
     restarts: int
     error: str = ""
     dead_letters: int = 0  # rows that its sinks have set aside
+    watermark: str | None = None  # event time up to which it is complete; None if it has none, or none yet
+    busy: float | None = None  # share of the last minute that it spent in batches
+    backlog: Backlog | None = None  # None if no source of it can tell
+    state_store: StateStatus | None = None
+    batches: int = 0  # this one and those below: since the driver started
+    rows_in_total: int = 0
+    late_rows: int = 0  # dropped because they were behind the watermark
+    rows_in_per_second: float = 0.0  # over the last minute, as the next
+    rows_out_per_second: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "error", redact(self.error))
@@ -37,8 +80,9 @@ class StageStatus:
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """A sink that delivers on snapshot: parts `in_doubt` are named by a complete snapshot and not yet known to be
-    visible, those `prepared` wait for one. `failures` in a row to do what is due, and why."""
+    """Of one that delivers on snapshot, parts `in_doubt` are named by a complete snapshot and not yet known to be
+    visible, those `prepared` wait for one. `failures` in a row to do what is due, and why. `rows` that it has taken
+    since the driver started are None if it does not count them."""
 
     sink: str
     where: str
@@ -46,10 +90,28 @@ class SinkStatus:
     prepared: int
     failures: int = 0
     error: str = ""
+    delivery: str = "on_snapshot"
+    rows: int | None = None
+    rows_per_second: float | None = None  # over the last minute
+    dead_letters: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", redact(self.where))
         object.__setattr__(self, "error", redact(self.error))
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorStatus:
+    """Who starts the driver again when it dies: how often it has, how often in a row it will, and why it last did."""
+
+    pid: int
+    restarts: int
+    limit: int
+    cause: str = ""
+    at: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cause", redact(self.cause))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +130,9 @@ class JobStatus:
     checkpoints: tuple[Progress, ...] = field(default=())
     error: str = ""
     sinks: tuple[SinkStatus, ...] = field(default=())
+    next_checkpoint_s: float | None = None  # seconds; None if none is scheduled, 0 if one is due or under way
+    spark_ui: str = ""  # the address of Spark's own page, if it is on
+    supervisor: SupervisorStatus | None = None
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:
@@ -78,12 +143,14 @@ def progress_from_json(value: Mapping[str, Any]) -> Progress:
     return Progress(**{**value, "kind": Kind(value["kind"])})
 
 
-def stage_from_json(value: Mapping[str, Any]) -> StageStatus:
-    return StageStatus(**value)
-
-
-def sink_from_json(value: Mapping[str, Any]) -> SinkStatus:
-    return SinkStatus(**value)
+def status_from_json(value: Mapping[str, Any]) -> JobStatus:
+    """What the control API answered. Fields that this version does not know are passed over."""
+    try:
+        return msgspec.convert(value, JobStatus)
+    except msgspec.ValidationError as error:
+        raise Failed(
+            f"The job's answer cannot be read: {error}.", next="Use the same version of Strobe for both."
+        ) from None
 
 
 def status_json(status: JobStatus) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class StageRunner:
         self.error = ""
         self.failure: StrobeError | None = None  # why it could not even start
         self.rows_out = 0
+        self.busy_since: float | None = None  # when the batch that runs began
         self._result = result
         self._partitions = partitions
         self._restart = restart
@@ -118,6 +119,11 @@ class StageRunner:
             return dict((query.lastProgress if query is not None else None) or {})
         except Exception:  # the JVM may be going away
             return {}
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The one that runs, or ran last."""
+        return self._query
 
     @property
     def waiting(self) -> bool:
@@ -390,6 +396,7 @@ class StageRunner:
 
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         self.agent.begin_batch(batch_id)
+        self.busy_since = time.time()
         done = False
         try:
             self._write(batch, batch_id)
@@ -399,6 +406,7 @@ class StageRunner:
             self._cause = error
             raise
         finally:
+            self.busy_since = None
             self.agent.end_batch(batch_id, failed=not done)
         if self._failures:
             _log.info("%s has recovered", self.spec.uid)

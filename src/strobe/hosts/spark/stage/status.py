@@ -5,7 +5,7 @@ from __future__ import annotations
 from strobe.hosts.spark.snapshot.metrics import StageStatus
 from strobe.hosts.spark.stage.runner import StageRunner
 
-__all__ = ["stage_status"]
+__all__ = ["rows_out", "stage_status"]
 
 
 def stage_status(runner: StageRunner) -> StageStatus:
@@ -16,7 +16,7 @@ def stage_status(runner: StageRunner) -> StageStatus:
         batch=runner.agent.batch,
         rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
         rows_in=int(progress.get("numInputRows") or 0),
-        rows_out=_rows_out(runner),
+        rows_out=rows_out(runner),
         lag_rows=runner.agent.lag()[0] if runner.spec.inputs else None,
         batch_ms=float((progress.get("durationMs") or {}).get("triggerExecution") or 0.0),
         state_rows=runner.state_rows(),
@@ -26,7 +26,8 @@ def stage_status(runner: StageRunner) -> StageStatus:
     )
 
 
-def _rows_out(runner: StageRunner) -> int | None:
+def rows_out(runner: StageRunner) -> int | None:
+    """Since the driver started; None if neither channel nor sink counts."""
     if runner.output is not None:
         return runner.rows_out
     return next((sink.rows_taken for sink in runner.spec.sinks if sink.rows_taken is not None), None)

@@ -1,0 +1,109 @@
+"""`strobe status`: one job, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+import click
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from strobe.cli.jobs import check_known, job_kind, numbers, show_doubt
+from strobe.cli.operator_view import job_view
+from strobe.cli.output import Command, Session, common_options
+from strobe.hosts.spark.home.listing import summarise
+from strobe.hosts.spark.job.control import call_job
+from strobe.hosts.spark.snapshot.metrics import status_from_json
+from strobe.model.errors import Failed, Misuse
+from strobe.store.holding import is_held
+
+__all__ = ["status_command"]
+
+_EVERY = 1.0  # seconds between two looks
+_PIPED_EVERY = 5.0  # where nothing can be overwritten
+_CHECKPOINTS = 5  # while it is watched
+
+
+@click.command(
+    "status",
+    cls=Command,
+    examples=(
+        ("strobe status ledger", "the job, its stages, its sinks, its checkpoints"),
+        ("strobe status ledger --watch", "the same, kept up to date until Ctrl-C"),
+    ),
+)
+@click.argument("job")
+@click.option("--watch", "-w", is_flag=True, help="Keep it up to date until Ctrl-C, or until the job ends.")
+@common_options
+def status_command(job: str, watch: bool, session: Session) -> None:
+    """Show a job: its stages, its sources and sinks, and its recent checkpoints."""
+    check_known(session, job)
+    if watch:
+        if session.json:
+            raise Misuse(
+                "--watch shows a table, again and again; --json is one value.",
+                next=f"Ask again when you want to know: `strobe status {job} --json`.",
+            )
+        _watch(job, session)
+        return
+    if not _runs(session, job):
+        _show_summary(session, job)
+        return
+    status = call_job(session.home, job, "GET", "/v1/status")
+    if session.json:
+        session.answer(status)
+        return
+    session.console.print(job_view(status_from_json(status)))
+
+
+def _runs(session: Session, job: str) -> bool:
+    return job_kind(session, job) != "live" and is_held(session.home, job)
+
+
+def _show_summary(session: Session, job: str) -> None:
+    """A job that does not run, or is of another kind."""
+    kind = job_kind(session, job)
+    summary = {**asdict(summarise(session.home, job)), "kind": kind}
+    if session.json:
+        session.answer(summary)
+        return
+    session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
+    if summary["error"]:
+        session.say(("error: ", "red"), summary["error"])
+    session.say(f"checkpoints: {numbers(job, summary['checkpoints'])}")
+    if kind == "live":
+        session.say(f"It is a system of live processes: `strobe live status {job}` shows its nodes.")
+    else:
+        show_doubt(session, job)
+        session.say("`strobe run` resumes it.")
+
+
+def _watch(job: str, session: Session) -> None:
+    """Until the job is over, or Ctrl-C, which is no error here."""
+    console = session.console
+    try:
+        if not console.is_terminal:
+            while (view := _look(job, session)) is not None:
+                console.print(view)
+                time.sleep(_PIPED_EVERY)
+        else:
+            with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+                while (view := _look(job, session)) is not None:
+                    live.update(view, refresh=True)
+                    time.sleep(_EVERY)
+    except KeyboardInterrupt:
+        return
+    _show_summary(session, job)
+
+
+def _look(job: str, session: Session) -> RenderableType | None:
+    """None if the job is not running. One that does not answer now may do so later."""
+    if not _runs(session, job):
+        return None
+    try:
+        status = call_job(session.home, job, "GET", "/v1/status")
+    except Failed as error:
+        return Text(str(error), style="yellow") if _runs(session, job) else None
+    return job_view(status_from_json(status), _CHECKPOINTS)
