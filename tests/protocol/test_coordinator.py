@@ -39,6 +39,7 @@ from strobe.protocol.coordinator.messages import (
     WakeAt,
     WriteManifest,
 )
+from strobe.protocol.events import ORDINARY, BarrierOptions
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 CHAIN = {A: (), B: (A,), C: (B,)}
@@ -192,6 +193,14 @@ def test_a_savepoint_starts_at_once_beside_a_checkpoint() -> None:
     run.at(1000)
     run.tell(TriggerRequested("r", Kind.SAVEPOINT))
     assert [(e.snapshot, e.kind) for e in run.all(Trigger)] == [(1, Kind.CHECKPOINT), (2, Kind.SAVEPOINT)]
+
+
+def test_a_trigger_says_what_its_own_request_said() -> None:
+    run = Run(interval=1000)
+    run.tell(TriggerRequested("r", Kind.SAVEPOINT, BarrierOptions(last=True)))
+    run.tell(TriggerRequested("s", Kind.SAVEPOINT))
+    run.at(1000)
+    assert [e.options.last for e in run.all(Trigger)] == [True, False]
 
 
 def test_a_snapshot_that_takes_too_long_is_given_up_and_names_who_was_late() -> None:
@@ -582,8 +591,10 @@ class CommitsEarly(Coordinator):
 class DisposesEarly(Coordinator):
     """Breaks: an older checkpoint goes only when a newer one is complete."""
 
-    def _start(self, kind: Kind, request: str | None) -> tuple[CoordinatorEffect, ...]:
-        effects = super()._start(kind, request)
+    def _start(
+        self, kind: Kind, request: str | None, options: BarrierOptions = ORDINARY
+    ) -> tuple[CoordinatorEffect, ...]:
+        effects = super()._start(kind, request, options)
         while len(self._retained) >= self.settings.retained:
             effects += (Dispose(self._retained.pop(0)),)
         return effects

@@ -11,12 +11,15 @@ from strobe.model.ids import ChannelId, SnapshotId
 from strobe.protocol.barriers import BarrierMode, Barriers
 from strobe.protocol.chandy_lamport import ChandyLamport
 from strobe.protocol.events import (
+    ORDINARY,
     Abort,
     AlignmentTimedOut,
     BarrierArrived,
+    BarrierOptions,
     ChannelRecorded,
     CountArrived,
     Deliver,
+    Effect,
     Hold,
     Initiate,
     InputEnded,
@@ -24,6 +27,7 @@ from strobe.protocol.events import (
     MessageArrived,
     RecordState,
     Release,
+    SendBarrier,
     SendCount,
 )
 from strobe.protocol.lai_yang import LaiYang
@@ -151,6 +155,49 @@ def test_a_restarted_node_swallows_barriers_of_its_earlier_life() -> None:
     machine = Barriers((A,), (OUT,), newest=5)
     assert machine.step(BarrierArrived(A, SnapshotId(5))) == ()
     assert len(machine.step(BarrierArrived(A, SnapshotId(6)))) > 1
+
+
+LAST = BarrierOptions(last=True)
+
+
+def what_a_barrier_asked_for(machine: type[Barriers]) -> list[str]:
+    """Whether a node is told, when it records, what the barriers asked for, and sends that on. What is wrong."""
+    found = []
+    for mode in BarrierMode:
+        source, joined = machine((), (OUT,), mode=mode), machine((A, B), (OUT,), mode=mode)
+        started = source.step(Initiate(ONE, LAST))
+        joined.step(BarrierArrived(A, ONE, options=LAST))
+        joined.step(Abort(ONE))  # the one that comes next must not inherit it
+        first = joined.step(BarrierArrived(A, TWO))
+        second = joined.step(BarrierArrived(B, TWO))
+        for told, sent, effects in ((LAST, LAST, started), (ORDINARY, ORDINARY, first + second)):
+            found += [f"{mode}: {e}" for e in effects if isinstance(e, RecordState) and e.options != told]
+            found += [f"{mode}: {e}" for e in effects if isinstance(e, SendBarrier) and e.options != sent]
+    return found
+
+
+class SaysNothingOn(Barriers):
+    """Sends its barriers on without what they asked for."""
+
+    def _record(self, snapshot: SnapshotId, *, overtakes: bool, by: BarrierArrived | None = None) -> tuple[Effect, ...]:
+        effects = super()._record(snapshot, overtakes=overtakes, by=by)
+        return tuple(SendBarrier(e.channel, snapshot, overtakes) if isinstance(e, SendBarrier) else e for e in effects)
+
+
+class RemembersTheLastOne(Barriers):
+    """Takes what one snapshot asked for as asked for by all that follow."""
+
+    def _begin(self, snapshot: SnapshotId, options: BarrierOptions) -> None:
+        super()._begin(snapshot, BarrierOptions(last=options.last or self._options.last))
+
+
+def test_a_barrier_is_sent_on_with_what_it_asked_for() -> None:
+    assert what_a_barrier_asked_for(Barriers) == []
+
+
+@pytest.mark.parametrize("mutant", [SaysNothingOn, RemembersTheLastOne])
+def test_a_machine_that_gets_it_wrong_is_caught(mutant: type[Barriers]) -> None:
+    assert what_a_barrier_asked_for(mutant)
 
 
 def test_a_resumed_lai_yang_counts_on_from_the_cut_and_asks_for_no_old_snapshot() -> None:

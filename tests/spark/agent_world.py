@@ -33,6 +33,7 @@ from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode
 from strobe.protocol.coordinator.messages import Kind
+from strobe.protocol.events import BarrierOptions
 from strobe.store.manifest import NOTHING, NodeRecord
 
 SCHEMA = StructType([StructField("id", LongType())])
@@ -46,6 +47,9 @@ class Immediate:
     def submit(self, stage: Recorded, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
         record = NodeRecord(batch=recording.batch, inputs=dict(recording.inputs), output=recording.barrier)  # type: ignore[arg-type]
         done(StagePart(record, recording.barrier, dict(recording.in_flight)))
+
+    def run(self, act: Callable[[], None]) -> None:
+        act()
 
 
 @dataclass
@@ -150,10 +154,11 @@ class World:
             self._run(stage, ends, rows)
         return rows
 
-    def trigger(self, snapshot: int) -> None:
+    def trigger(self, snapshot: int, *, last: bool = False) -> None:
+        kind = Kind.SAVEPOINT if last else Kind.CHECKPOINT
         for stage in self.stages.values():
             if not stage.reads:
-                stage.agent.tell(StartSnapshot(SnapshotId(snapshot), Kind.CHECKPOINT))
+                stage.agent.tell(StartSnapshot(SnapshotId(snapshot), kind, BarrierOptions(last=last)))
 
     def abort(self, snapshot: int) -> None:
         for stage in self.stages.values():

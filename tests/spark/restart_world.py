@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from strobe.hosts.spark.channel.admission import Limits
@@ -34,6 +34,7 @@ from strobe.hosts.spark.snapshot.messages import (
     StartSnapshot,
     ToAgent,
     ToCoordinator,
+    TrimChannel,
 )
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
@@ -110,6 +111,7 @@ class RestartWorld:
         self.inboxes: dict[NodeId, deque[ToAgent]] = {NodeId(uid): deque() for uid in self.reads}
         self.parts: dict[SnapshotId, dict[NodeId, StagePart]] = {}
         self.writing: list[tuple[SnapshotId, Kind]] = []
+        self.consumed: dict[NodeId, Mapping[NodeId, int]] = {}
         self.uploads = Delayed()
         self.requests = 0
         self.channels = {
@@ -351,6 +353,7 @@ class RestartWorld:
             self.declined.append(f"{message.stage}: {message.reason}")
             self._step(DeclinedBy(message.snapshot, message.stage, message.incarnation, message.reason))
         elif isinstance(message, Acknowledge):
+            self.consumed[message.stage] = message.consumed
             if message.snapshot in self.parts:
                 self.parts[message.snapshot][message.stage] = message.part
             self._step(Acknowledged(message.snapshot, message.stage, message.incarnation))
@@ -383,11 +386,11 @@ class RestartWorld:
 
     def _trim(self) -> None:
         """As a job does it."""
-        for uid, channel in self.channels.items():
-            needed = [self.agents[reader].consumed(NodeId(uid)) for reader, ins in self.reads.items() if uid in ins]
+        for uid in self.channels:
+            needed = [self.consumed[NodeId(reader)][NodeId(uid)] for reader, ins in self.reads.items() if uid in ins]
             for manifest in self.retained.values():
                 needed += [flight.after for flight in manifest.channels[ChannelId(uid)].in_flight.values()]
-            channel.trim(min(needed))
+            self.inboxes[NodeId(uid)].append(TrimChannel(min(needed)))
 
     # ── what came of it ─────────────────────────────────────────────────────────────────────────────────────────────
 

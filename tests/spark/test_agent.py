@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from strobe.hosts.spark.channel.admission import Limits
-from strobe.hosts.spark.snapshot.messages import StartSnapshot
+from strobe.hosts.spark.channel.log import DataFile
+from strobe.hosts.spark.snapshot.messages import Acknowledge, StartSnapshot, TrimChannel
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.barriers import BarrierMode
 from strobe.protocol.coordinator.messages import Kind
@@ -105,6 +106,38 @@ def test_a_timeout_turns_an_aligned_snapshot_unaligned(world: Make) -> None:
     w.stages["join"].agent.at_rest()
     w.check(1)
     assert w.parts(1)["join"].in_flight[NodeId("fast")].rows == 40
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_stage_that_the_last_snapshot_reaches_plans_no_batch_more(world: Make, mode: BarrierMode) -> None:
+    """Only the sources are told; the others know it from the barrier itself."""
+    w = world(CHAIN, mode=mode)
+    w.source_batch("a", 10)
+    w.settle()
+    w.trigger(1, last=True)
+    w.stages["a"].agent.at_rest()
+    w.channels["a"].append([DataFile("data/later.parquet", 5, 40)], 7)  # as if it had not stood still
+    w.settle()
+    w.check(1)
+    assert [w.stages[uid].batch for uid in "bc"] == [0, 0]
+    w.abort(1)
+    w.settle()
+    assert [w.stages[uid].batch for uid in "bc"] == [1, 1], "given up: they go on"
+
+
+def test_a_channel_is_trimmed_by_its_owner_when_that_is_told_to(world: Make) -> None:
+    w = world(CHAIN)
+    for _ in range(3):
+        w.source_batch("a", 10)
+        w.batch("b")
+    w.trigger(1)
+    w.settle()
+    consumed = next(m.consumed for m in w.posted if isinstance(m, Acknowledge) and m.stage == "b")
+    upto = consumed[NodeId("a")]
+    assert w.rows_in("a", upto) == 30
+    w.stages["a"].agent.tell(TrimChannel(upto))
+    w.stages["a"].agent.at_rest()
+    assert w.channels["a"].log.trimmed == upto
 
 
 @pytest.mark.parametrize("mode", MODES)

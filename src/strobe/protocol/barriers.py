@@ -16,6 +16,9 @@ to the snapshot); unaligned ones leave every channel open whose barrier has not 
 Unaligned means: record at the *first* barrier. Its own channel's content is what the barrier overtook. Aligned with a
 timeout starts aligned; when the timer runs out it records at once, and asks the host to let waiting barriers overtake.
 
+A barrier says what its snapshot asks for (`BarrierOptions`), and a node sends on what it was told: so it knows when it
+records, whatever else is said to it when.
+
 An input that has ended counts as having delivered every barrier. A newer barrier on a channel that has not delivered
 an older one proves that the older one was given up upstream: it is declined here, and the newer one takes over.
 """
@@ -29,9 +32,11 @@ from typing import Any
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import ChannelId, SnapshotId
 from strobe.protocol.events import (
+    ORDINARY,
     Abort,
     AlignmentTimedOut,
     BarrierArrived,
+    BarrierOptions,
     ChannelRecorded,
     Declined,
     Deliver,
@@ -85,6 +90,7 @@ class Barriers:
         self._aligning: SnapshotId | None = None
         self._arrived: list[ChannelId] = []  # in alignment, in order of arrival
         self._recording: dict[SnapshotId, dict[ChannelId, list[Any]]] = {}
+        self._options = ORDINARY  # of the snapshot that was begun last
         self._aborted: set[SnapshotId] = set()  # aborted before any barrier came; ids above _newest only
 
     @property
@@ -111,7 +117,7 @@ class Barriers:
         )
         return (
             self._newest, tuple(sorted(self._last.items())), frozenset(self._ended), self._aligning,
-            frozenset(self._arrived), recording, frozenset(self._aborted),
+            frozenset(self._arrived), recording, frozenset(self._aborted), self._options,
         )  # fmt: skip
 
     def step(self, input: Input) -> tuple[Effect, ...]:
@@ -120,7 +126,7 @@ class Barriers:
         if isinstance(input, BarrierArrived):
             return self._barrier(input)
         if isinstance(input, Initiate):
-            return self._initiate(input.snapshot)
+            return self._initiate(input)
         if isinstance(input, InputEnded):
             return self._end(input.channel)
         if isinstance(input, AlignmentTimedOut):
@@ -140,7 +146,8 @@ class Barriers:
                 channels[channel].append(message)
         return (Deliver(channel, message),)
 
-    def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
+    def _initiate(self, asked: Initiate) -> tuple[Effect, ...]:
+        snapshot = asked.snapshot
         live = [c for c in self.inputs if c not in self._ended and c not in self.feedback]
         if live:
             raise HostFault(
@@ -151,7 +158,7 @@ class Barriers:
             raise HostFault(f"Snapshot {snapshot} was to start: snapshots are numbered from 1.")
         if snapshot <= self._newest or snapshot in self._aborted:
             return ()
-        self._begin(snapshot)
+        self._begin(snapshot, asked.options)
         return self._record(snapshot, overtakes=self.mode is BarrierMode.UNALIGNED)
 
     def _barrier(self, arrived: BarrierArrived) -> tuple[Effect, ...]:
@@ -173,7 +180,7 @@ class Barriers:
         if snapshot in self._aborted or (snapshot <= self._newest and snapshot != self._aligning):
             return effects  # given up or already finished here: swallowed
         if snapshot != self._aligning:
-            self._begin(snapshot)
+            self._begin(snapshot, arrived.options)
         return effects + self._arrive(arrived)
 
     def _end(self, channel: ChannelId) -> tuple[Effect, ...]:
@@ -215,8 +222,9 @@ class Barriers:
             effects += (Declined(snapshot, f"barrier {newer} came on {channel} before it"),)
         return effects
 
-    def _begin(self, snapshot: SnapshotId) -> None:
+    def _begin(self, snapshot: SnapshotId, options: BarrierOptions) -> None:
         self._newest = snapshot
+        self._options = options
         self._aborted = {s for s in self._aborted if s > snapshot}
 
     def _arrive(self, barrier: BarrierArrived) -> tuple[Effect, ...]:
@@ -240,8 +248,8 @@ class Barriers:
 
     def _record(self, snapshot: SnapshotId, *, overtakes: bool, by: BarrierArrived | None = None) -> tuple[Effect, ...]:
         """Record, then send the barriers, then let the held inputs go on: in this order, or the cut is wrong."""
-        effects: list[Effect] = [RecordState(snapshot)]
-        effects += (SendBarrier(channel, snapshot, overtakes) for channel in self.outputs)
+        effects: list[Effect] = [RecordState(snapshot, self._options)]
+        effects += (SendBarrier(channel, snapshot, overtakes, self._options) for channel in self.outputs)
         self._recording[snapshot] = {c: [] for c in self.inputs}
         for channel in self.inputs:
             if by is not None and channel == by.channel:

@@ -7,15 +7,27 @@ references to them as channel content and hand them back, they never look inside
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from strobe.model.ids import ChannelId, SnapshotId
 
 __all__ = [
-    "Abort", "AlignmentTimedOut", "BarrierArrived", "ChannelRecorded", "CountArrived", "Declined", "Deliver", "Effect",
-    "Hold", "Initiate", "Input", "InputEnded", "Machine", "MarkerArrived", "MessageArrived", "NodeRecorded", "Overtake",
-    "RecordState", "Release", "SendBarrier", "SendCount", "SendMarker", "SendStamped", "Sending", "StartTimer", "Thaw",
+    "ORDINARY", "Abort", "AlignmentTimedOut", "BarrierArrived", "BarrierOptions", "ChannelRecorded", "CountArrived",
+    "Declined", "Deliver", "Effect", "Hold", "Initiate", "Input", "InputEnded", "Machine", "MarkerArrived",
+    "MessageArrived", "NodeRecorded", "Overtake", "RecordState", "Release", "SendBarrier", "SendCount", "SendMarker",
+    "SendStamped", "Sending", "StartTimer", "Thaw",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierOptions:
+    """What a snapshot asks of the nodes that it passes, besides recording. A barrier carries it, so whoever reaches
+    the barrier knows it. `last`: a node that has recorded begins nothing more, unless the snapshot is given up."""
+
+    last: bool = False
+
+
+ORDINARY: Final = BarrierOptions()
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -26,6 +38,7 @@ class Initiate:
     """Start this snapshot here, or join it if it has reached this node already."""
 
     snapshot: SnapshotId
+    options: BarrierOptions = ORDINARY
 
 
 class MessageArrived(NamedTuple):
@@ -61,6 +74,7 @@ class BarrierArrived:
     snapshot: SnapshotId
     overtook: bool = False
     overtaken: tuple[Any, ...] = ()
+    options: BarrierOptions = ORDINARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +128,7 @@ class RecordState:
     """Capture the node's state for `snapshot` now: after all that was delivered, before anything else is."""
 
     snapshot: SnapshotId
+    options: BarrierOptions = ORDINARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +144,7 @@ class SendBarrier:
     channel: ChannelId
     snapshot: SnapshotId
     overtakes: bool = False
+    options: BarrierOptions = ORDINARY
 
 
 @dataclass(frozen=True, slots=True)

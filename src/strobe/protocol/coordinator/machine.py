@@ -34,6 +34,7 @@ from strobe.protocol.coordinator.messages import (
     WakeAt,
     WriteManifest,
 )
+from strobe.protocol.events import ORDINARY, BarrierOptions
 
 __all__ = ["Coordinator"]
 
@@ -262,7 +263,7 @@ class Coordinator:
         for request in list(self._requests):
             if request.kind is Kind.SAVEPOINT or self._has_place():
                 self._requests.remove(request)
-                effects += self._start(request.kind, request.request)
+                effects += self._start(request.kind, request.request, request.options)
         due = self._due_at()
         if due is not None and self._now is not None and self._now >= due and self._has_place():
             effects += self._start(Kind.CHECKPOINT, None)
@@ -277,7 +278,9 @@ class Coordinator:
         due = self._last_start + self.settings.interval
         return due if self._last_end is None else max(due, self._last_end + self.settings.min_pause)
 
-    def _start(self, kind: Kind, request: str | None) -> tuple[CoordinatorEffect, ...]:
+    def _start(
+        self, kind: Kind, request: str | None, options: BarrierOptions = ORDINARY
+    ) -> tuple[CoordinatorEffect, ...]:
         assert self._now is not None
         snapshot = SnapshotId(self._next)
         self._next += 1
@@ -285,7 +288,7 @@ class Coordinator:
         participants = self._participants()
         self._pending[snapshot] = _Pending(kind, self._now + self.settings.timeout, set(participants), request)
         first = tuple(n for n in self._upstream if n in participants and not self._upstream[n] & participants)
-        return (Trigger(snapshot, kind, first),)
+        return (Trigger(snapshot, kind, first, options),)
 
     def _write_if_all(self, snapshot: SnapshotId) -> tuple[CoordinatorEffect, ...]:
         pending = self._pending[snapshot]

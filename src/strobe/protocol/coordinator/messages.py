@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol.events import ORDINARY, BarrierOptions
 
 __all__ = [
     "TOLERABLE_REFUSALS", "AbortRequested", "Acknowledged", "AllLost", "AnnounceAbort", "AnnounceComplete",
@@ -64,6 +65,7 @@ class TriggerRequested:
 
     request: str
     kind: Kind = Kind.CHECKPOINT
+    options: BarrierOptions = ORDINARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +145,12 @@ CoordinatorInput: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Tell these nodes to start the snapshot: those without a live node upstream."""
+    """Tell these nodes to start the snapshot: those without a live node upstream. `options`: as it was requested."""
 
     snapshot: SnapshotId
     kind: Kind
     nodes: tuple[NodeId, ...]
+    options: BarrierOptions = ORDINARY
 
 
 @dataclass(frozen=True, slots=True)

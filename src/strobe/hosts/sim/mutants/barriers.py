@@ -13,6 +13,7 @@ from strobe.protocol.events import (
     ChannelRecorded,
     Effect,
     Hold,
+    Initiate,
     Input,
     MessageArrived,
     NodeRecorded,
@@ -174,9 +175,9 @@ class SendsBarriersTwice(Barriers):
 class JoinsTwice(Barriers):
     """Starts a snapshot whenever it is asked to, even one that it has recorded."""
 
-    def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
-        self._newest = min(self._newest, SnapshotId(snapshot - 1))
-        return super()._initiate(snapshot)
+    def _initiate(self, asked: Initiate) -> tuple[Effect, ...]:
+        self._newest = min(self._newest, SnapshotId(asked.snapshot - 1))
+        return super()._initiate(asked)
 
 
 # ── channel content ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ carry nothing: the table's creation, a fence, a trim, a cut. What Strobe needs t
     strobe.timeline     which line of history it belongs to
     strobe.batch        data: the producer's batch, once per timeline
     strobe.barrier      barrier: the snapshot's id
+    strobe.last         barrier: true if the job ends with this snapshot; else it is not there
     strobe.to           trim: rows up to this version are gone; cut: the version that the table reads as again
     strobe.batches      trim: each timeline's last batch, for the log entries before it may be deleted
     strobe.ended        trim: whether the producer had ended
@@ -38,6 +39,7 @@ from typing import Any, Final
 from strobe.model.errors import Damaged, Failed
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.model.paths import from_delta_log
+from strobe.protocol.events import ORDINARY, BarrierOptions
 
 __all__ = ["LOG", "ChannelLog", "Commit", "DataFile", "entry_name"]
 
@@ -72,6 +74,7 @@ class Commit:
     batch: int | None
     timeline: Timeline
     ended: bool
+    options: BarrierOptions = ORDINARY  # of the barrier
 
 
 class ChannelLog:
@@ -348,4 +351,5 @@ def _decode(version: int, raw: bytes) -> tuple[Mapping[str, Any], Commit | None]
         info.get("strobe.batch"),
         Timeline(info["strobe.timeline"]),
         kind == "end",
+        BarrierOptions(last=info.get("strobe.last") is True),
     )

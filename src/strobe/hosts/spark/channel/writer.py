@@ -39,6 +39,7 @@ from strobe.hosts.spark.channel.log import LOG, ChannelLog, Commit, DataFile, en
 from strobe.hosts.spark.channel.schema import channel_schema
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.protocol.events import ORDINARY, BarrierOptions
 
 __all__ = ["ASIDE", "DATA", "PROPERTIES", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
 
@@ -134,11 +135,12 @@ class ChannelWriter:
         last = self.log.last_batch(self.timeline)
         return last is not None and batch <= last
 
-    def place_barrier(self, snapshot: SnapshotId) -> Commit:
+    def place_barrier(self, snapshot: SnapshotId, options: BarrierOptions = ORDINARY) -> Commit:
         """Put the barrier of `snapshot` behind everything committed so far, once."""
+        notes = {"strobe.barrier": snapshot, **({"strobe.last": True} if options.last else {})}
 
         def entry() -> Entry | None:
-            return None if self.log.find_barrier(snapshot) else Entry("barrier", {"strobe.barrier": snapshot})
+            return None if self.log.find_barrier(snapshot) else Entry("barrier", notes)
 
         self._publish(entry)
         barrier = self.log.find_barrier(snapshot)

@@ -273,3 +273,6 @@ class PreparingUploads(Uploads):
                 work.prepare(recording.snapshot, recording.batch, lambda v, name=work.name: gathering.add(name, v))  # type: ignore[misc]
 
         self._files.submit(stage, recording, uploaded)
+
+    def run(self, act: Callable[[], None]) -> None:
+        self._files.run(act)

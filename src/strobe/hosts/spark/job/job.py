@@ -177,7 +177,6 @@ class Job:
         self._writer = ManifestWriter(
             pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
-            lambda stage, producer: self._agents[stage].consumed(producer),
             lambda: self._commits.unsettled,
         )  # fmt: skip
         self._coordinator = CoordinatorHost(

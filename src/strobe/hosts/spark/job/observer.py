@@ -29,7 +29,7 @@ from strobe.hosts.spark.stage.meter import BatchReport, Rate, StageMeter
 from strobe.hosts.spark.stage.runner import StageRunner
 from strobe.hosts.spark.stage.status import rows_out, stage_status
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.protocol.coordination import Kind
+from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NodeRecord
 
 __all__ = ["BatchDone", "Event", "JobObserver", "SnapshotEnded"]

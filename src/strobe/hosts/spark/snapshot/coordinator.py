@@ -25,9 +25,9 @@ from strobe.hosts.spark.snapshot.messages import (
     StagePart,
     StageReady,
     StartSnapshot,
-    StopAt,
     ToAgent,
     ToCoordinator,
+    TrimChannel,
 )
 from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, utc_now, with_figures
 from strobe.model.errors import Failed, StrobeError
@@ -57,6 +57,7 @@ from strobe.protocol.coordinator.messages import (
     WakeAt,
     WriteManifest,
 )
+from strobe.protocol.events import BarrierOptions
 from strobe.store.consistency import InconsistentCut
 
 __all__ = ["CoordinatorHost", "Progress", "SnapshotWriter", "utc_now"]
@@ -84,8 +85,10 @@ class SnapshotWriter:
     def settled(self) -> None:
         """Every sink has committed a checkpoint: what was kept for its sake can go."""
 
-    def trim(self) -> None:
-        """After a completion and its disposals: channels may let go of what nobody needs."""
+    def spare(self, consumed: Mapping[NodeId, Mapping[NodeId, int]]) -> Mapping[NodeId, int]:
+        """After a completion and its disposals: up to which position each channel may let go of its rows. `consumed` is
+        how far each stage has read, by producer."""
+        return {}
 
 
 @dataclass(slots=True)
@@ -156,12 +159,12 @@ class CoordinatorHost:
         self._gathering: dict[SnapshotId, _Gathering] = {}
         self._waiting: dict[str, queue.Queue[Reply]] = {}
         self._lives: dict[NodeId, Incarnation] = {}
+        self._consumed: dict[NodeId, Mapping[NodeId, int]] = {}
         self._wake_at: float | None = None
         self._history: dict[SnapshotId, Progress] = {}
         self.completed = self.failed = 0  # in this run; the history is only the end of it
         self._newest = SnapshotId(next_snapshot - 1)
         self._requests = 0
-        self._last_wanted = False
         self._stopping = False
         self._writing: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -218,12 +221,11 @@ class CoordinatorHost:
     def snapshot(self, kind: Kind, timeout: float | None = None, *, last: bool = False) -> SnapshotId:
         """Take a snapshot now and wait until it is complete; Failed says why it is not. After the `last` one, for
         which one savepoint at a time may ask, no stage begins another batch."""
-        if kind is Kind.SAVEPOINT:
-            self._last_wanted = last
         done: queue.Queue[Reply] = queue.Queue()
         with self._lock:
             self._requests += 1
-            request = _Request(TriggerRequested(f"request-{self._requests}", kind), done)
+            asked = TriggerRequested(f"request-{self._requests}", kind, BarrierOptions(last=last))
+            request = _Request(asked, done)
             if self._stopping:
                 done.put(Reply("", None, _STOPPING))
             else:
@@ -293,6 +295,7 @@ class CoordinatorHost:
             self._step(item)
 
     def _acknowledge(self, message: Acknowledge, posted: float) -> None:
+        self._consumed[message.stage] = message.consumed
         gathering = self._gathering.get(message.snapshot)
         if gathering is not None:
             times = {"posted_ms": gathering.ms(posted), "taken_ms": gathering.ms(time.monotonic())}
@@ -371,11 +374,8 @@ class CoordinatorHost:
             return
         crash_points.point("snapshot.id-reserved")
         self._newest = max(self._newest, snapshot)
-        if self._last_wanted and trigger.kind is Kind.SAVEPOINT:
-            for node in self._nodes:
-                self._tell(node, StopAt(snapshot))
         for node in trigger.nodes:
-            self._tell(node, StartSnapshot(snapshot, trigger.kind))
+            self._tell(node, StartSnapshot(snapshot, trigger.kind, trigger.options))
             crash_points.point("snapshot.triggered", node)
 
     def _retire(self, act: Callable[[], None]) -> None:
@@ -385,10 +385,8 @@ class CoordinatorHost:
             _log.warning("checkpoints could not be disposed of: %s", error)
 
     def _trim(self) -> None:
-        try:
-            self._writer.trim()
-        except StrobeError as error:
-            _log.warning("channels could not be trimmed: %s", error)
+        for producer, upto in self._writer.spare(self._consumed).items():
+            self._tell(producer, TrimChannel(upto))
 
     def _write(self, snapshot: SnapshotId, gathering: _Gathering) -> None:
         failure: str | None = None

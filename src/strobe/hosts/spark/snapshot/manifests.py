@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from strobe import __version__
-from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
@@ -46,17 +45,14 @@ class ManifestWriter(SnapshotWriter):
         home: JobHome,
         stores: SnapshotStores,
         channels: Mapping[NodeId, ChannelWriter],
-        consumed: Callable[[NodeId, NodeId], int],
         unsettled: Callable[[], frozenset[SnapshotId]] = frozenset,
     ) -> None:
-        """`consumed(stage, producer)` is the position up to which the stage will not read the producer again.
-        `unsettled` are complete snapshots that some sink has not committed yet: they stay until it has."""
+        """`unsettled` are complete snapshots that some sink has not committed yet: they stay until it has."""
         self._pipeline = pipeline
         self._home = home
         self._stores = stores
         self._store = stores.checkpoints
         self._channels = channels
-        self._consumed = consumed
         self._unsettled = unsettled
         self._spared = False  # something stays that is past its retention
         self._lock = threading.Lock()
@@ -127,23 +123,24 @@ class ManifestWriter(SnapshotWriter):
         with self._lock:
             return tuple(m for m in self._retained.values() if m is not None)
 
-    def trim(self) -> None:
-        """Let go of rows that every consumer, and every retained snapshot, is past."""
+    def spare(self, consumed: Mapping[NodeId, Mapping[NodeId, int]]) -> dict[NodeId, int]:
+        """Rows that every consumer, and every retained snapshot, is past."""
         if self._stores.holds_rows:
-            return  # a savepoint copies some of them
+            return {}  # a savepoint copies some of them
         with self._lock:
             manifests = [m for m in self._retained.values() if m is not None]
             if len(manifests) < len(self._retained):
-                return  # nobody knows which rows a damaged one needs, should its manifest be put back
-        for producer, channel in self._channels.items():
-            needed = [self._consumed(reader, producer) for reader in self._pipeline.readers(producer)]
+                return {}  # nobody knows which rows a damaged one needs, should its manifest be put back
+        spare: dict[NodeId, int] = {}
+        for producer in self._channels:
+            needed = [consumed.get(reader, {}).get(producer, 0) for reader in self._pipeline.readers(producer)]
             for manifest in manifests:
                 record = manifest.channels.get(ChannelId(producer))
                 if record is not None:
                     needed += [flight.after for flight in record.in_flight.values()]
             if needed:
-                channel.trim(min(needed))
-                crash_points.point("channel.trimmed", producer)
+                spare[producer] = min(needed)
+        return spare
 
     def _assemble(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> Manifest:
         missing = [uid for uid in self._pipeline.stages if uid not in parts]

@@ -10,11 +10,12 @@ from typing import TypeAlias
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import Kind
 from strobe.protocol.two_phase_commit.messages import Prepared as Vote
+from strobe.protocol.events import ORDINARY, BarrierOptions
 from strobe.store.manifest import InFlight, NodeRecord, Prepared
 
 __all__ = [
     "AbortSnapshot", "Acknowledge", "Decline", "SnapshotComplete", "StageLost", "StagePart", "StageReady",
-    "StartSnapshot", "StopAt", "ToAgent", "ToCoordinator",
+    "StartSnapshot", "ToAgent", "ToCoordinator", "TrimChannel",
 ]  # fmt: skip
 
 
@@ -22,6 +23,7 @@ __all__ = [
 class StartSnapshot:
     snapshot: SnapshotId
     kind: Kind
+    options: BarrierOptions = ORDINARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,13 @@ class SnapshotComplete:
 
 
 @dataclass(frozen=True, slots=True)
-class StopAt:
-    """The snapshot, whose first barrier is not placed yet, ends the job: who is recorded for it begins no batch more,
-    unless the snapshot is aborted."""
+class TrimChannel:
+    """To the owner of a channel: no consumer, and no retained snapshot, needs its rows up to this position."""
 
-    snapshot: SnapshotId
+    upto: int
 
 
-ToAgent: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete | StopAt
+ToAgent: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete | TrimChannel
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,14 @@ class StageLost:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
+    """`consumed`, by producer: up to there the stage will never read again, whatever happens to it short of a
+    restore."""
+
     stage: NodeId
     incarnation: Incarnation
     snapshot: SnapshotId
     part: StagePart
+    consumed: Mapping[NodeId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class Recording:
     barrier: int | None = None
     in_flight: dict[NodeId, InFlight] = field(default_factory=dict)
     sinks: Mapping[str, Json] = field(default_factory=dict)  # where each sink stood
+    consumed: Mapping[NodeId, int] = field(default_factory=dict)  # what it will never read again, by producer
 
     def timed(self, uploaded_at: float) -> dict[str, Any]:
         """The phases so far, as fields of a record, when its files are durable."""
@@ -71,3 +72,7 @@ class Uploads(Protocol):
     def submit(
         self, stage: Recorded, recording: Recording, done: Callable[[StagePart | StrobeError], None]
     ) -> None: ...
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Do something else there."""
+        ...

@@ -6,6 +6,7 @@ is made durable up to the barrier in the same go: a manifest must not name rows 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -60,6 +61,10 @@ class PartUploads:
             self._pool.submit(work)
         except RuntimeError:
             done(Failed("the job is stopping"))
+
+    def run(self, act: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the job is stopping
+            self._pool.submit(act)
 
     def _upload(self, stage: Recorded, recording: Recording) -> StagePart:
         files: dict[str, BlobRef] = {}

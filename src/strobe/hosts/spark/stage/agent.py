@@ -42,6 +42,7 @@ from strobe.hosts.spark.snapshot.messages import (
     StartSnapshot,
     ToAgent,
     ToCoordinator,
+    TrimChannel,
 )
 from strobe.hosts.spark.snapshot.recording import Recording, Uploads
 from strobe.hosts.spark.stage.inputs import Reach, StageInputs
@@ -197,10 +198,6 @@ class StageAgent:
         """Rows and commits that wait in the inputs."""
         return self._reading.lag()
 
-    def consumed(self, producer: NodeId) -> int:
-        """The position up to which this stage will never read again, whatever happens to it short of a restore."""
-        return self._reading.offset(producer)
-
     # ── what Spark calls ────────────────────────────────────────────────────────────────────────────────────────────
 
     def latest(self, reader: str, producer: NodeId, start: int) -> int:
@@ -252,8 +249,8 @@ class StageAgent:
     # ── what the coordinator says ───────────────────────────────────────────────────────────────────────────────────
 
     def tell(self, message: ToAgent) -> None:
-        if self.standstill.hear(message):
-            return
+        if isinstance(message, AbortSnapshot):
+            self.standstill.given_up(message.snapshot)
         self._inbox.append(message)
         self._wake.set()
 
@@ -328,11 +325,14 @@ class StageAgent:
             message = self._inbox.popleft()
             if isinstance(message, StartSnapshot):
                 self._heard.setdefault(message.snapshot, now)
-                self._step(Initiate(message.snapshot), now)
+                self._step(Initiate(message.snapshot, message.options), now)
+            elif isinstance(message, TrimChannel):
+                self._uploads.run(lambda upto=message.upto: self._trim(upto))  # type: ignore[misc]
             elif isinstance(message, AbortSnapshot | SnapshotComplete):
                 self._recordings.pop(message.snapshot, None)
                 self._heard.pop(message.snapshot, None)
                 if isinstance(message, AbortSnapshot):
+                    self.standstill.given_up(message.snapshot)
                     self._step(Abort(message.snapshot), now)
             elif isinstance(message, AlignmentTimedOut):
                 self._step(message, now)
@@ -378,8 +378,10 @@ class StageAgent:
                 began=self._heard.get(effect.snapshot, now),
                 recorded_at=now,
                 sinks=self._sink_positions(effect.snapshot),
+                consumed=self._reading.offsets,
             )
-            self.standstill.recorded(effect.snapshot, self._batch)
+            if effect.options.last:
+                self.standstill.recorded(effect.snapshot, self._batch)
             crash_points.point("snapshot.state-recorded", self.uid)
         elif isinstance(effect, StartTimer):
             timer = threading.Timer(self._alignment_timeout, self.time_out, (effect.snapshot,))
@@ -392,7 +394,8 @@ class StageAgent:
             pass  # this stage could not do what the snapshot needs, and has declined it
         elif isinstance(effect, SendBarrier):
             assert self.output is not None
-            self._recordings[effect.snapshot].barrier = self.output.place_barrier(effect.snapshot).version
+            placed = self.output.place_barrier(effect.snapshot, effect.options)
+            self._recordings[effect.snapshot].barrier = placed.version
             crash_points.point("snapshot.barrier-placed", self.uid)
         elif isinstance(effect, ChannelRecorded):
             recording = self._recordings[effect.snapshot]
@@ -421,4 +424,13 @@ class StageAgent:
             self._post(Decline(self.uid, life, recording.snapshot, str(result)))
         else:
             crash_points.point("snapshot.part-durable", self.uid)
-            self._post(Acknowledge(self.uid, life, recording.snapshot, recording.settled(result, time.monotonic())))
+            part = recording.settled(result, time.monotonic())
+            self._post(Acknowledge(self.uid, life, recording.snapshot, part, recording.consumed))
+
+    def _trim(self, upto: int) -> None:
+        assert self.output is not None
+        try:
+            self.output.trim(upto)
+            crash_points.point("channel.trimmed", self.uid)
+        except (StrobeError, OSError) as error:
+            _log.warning("channel %s could not be trimmed: %s", self.uid, error)

@@ -64,8 +64,10 @@ class StageInputs:
         """The logical ones."""
         return dict(self._logical)
 
-    def offset(self, producer: NodeId) -> int:
-        return self._offsets[producer]
+    @property
+    def offsets(self) -> dict[NodeId, int]:
+        """Spark's own: the query will never read before them again, whatever happens short of a restore."""
+        return dict(self._offsets)
 
     @property
     def exhausted(self) -> bool:
@@ -106,7 +108,7 @@ class StageInputs:
                 if commit.version in self._early[producer]:
                     self._early[producer].discard(commit.version)
                 elif commit.barrier is not None:
-                    yield BarrierArrived(channel, commit.barrier, overtaken=(span,))
+                    yield BarrierArrived(channel, commit.barrier, overtaken=(span,), options=commit.options)
                 elif not commit.ended:  # an ended producer's agent goes on passing barriers: its end changes nothing
                     yield MessageArrived(channel, span)
                 if reach is Reach.BARRIER:
@@ -145,7 +147,9 @@ class StageInputs:
             if commit.barrier is not None and commit.version not in self._early[producer]:
                 self._early[producer].add(commit.version)
                 content = (Span(self._logical[producer], commit.version),)
-                yield BarrierArrived(ChannelId(producer), commit.barrier, overtook=True, overtaken=content)
+                yield BarrierArrived(
+                    ChannelId(producer), commit.barrier, overtook=True, overtaken=content, options=commit.options
+                )
 
     def _ahead(self, producer: NodeId) -> tuple[Commit, ...]:
         return self._logs[producer].commits(self._logical[producer])

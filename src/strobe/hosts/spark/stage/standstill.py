@@ -4,16 +4,14 @@ A stage that has been recorded for the savepoint that ends the job stands still:
 whoever goes on from that savepoint, and must not become visible here. A batch that Spark brings meanwhile waits in
 front of the stage's function. If the savepoint is given up, it goes on; if the job ends, it is left for the next start.
 
-The word comes before the savepoint's first barrier is placed, and takes effect at once, not at the stage's next rest:
-so no stage can pass that barrier without having heard it. It outlives a restart of the stage: one that was recorded,
-failed and came back still stands.
+That a snapshot is the last one is said by its barriers, so no stage can be recorded for it without knowing. It outlives
+a restart of the stage: one that was recorded, failed and came back still stands.
 """
 
 from __future__ import annotations
 
 import threading
 
-from strobe.hosts.spark.snapshot.messages import AbortSnapshot, StopAt, ToAgent
 from strobe.model.ids import SnapshotId
 
 __all__ = ["Standstill"]
@@ -24,7 +22,7 @@ _POLL = 0.1  # seconds between looks whether the stage was stopped meanwhile
 class Standstill:
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._stop_at: SnapshotId | None = None
+        self._recorded: SnapshotId | None = None
         self._last: int | None = None  # the last batch that the savepoint admits; None: all
         self._end: int | None = None  # the last batch of this life of the stage; None: it goes on
 
@@ -35,19 +33,15 @@ class Standstill:
     def admits(self, batch: int) -> bool:
         return all(last is None or batch <= last for last in (self._last, self._end))
 
-    def hear(self, message: ToAgent) -> bool:
-        """A word from the coordinator. True if it was meant for here alone."""
-        if isinstance(message, AbortSnapshot) and message.snapshot == self._stop_at:
-            self.lift()
-        elif isinstance(message, StopAt):
-            self._stop_at = message.snapshot
-            return True
-        return False
-
     def recorded(self, snapshot: SnapshotId, batch: int) -> None:
-        """The stage's part of `snapshot` is its state after `batch`."""
-        if snapshot == self._stop_at:
-            self._last = batch
+        """The stage's part of `snapshot`, which is the last one, is its state after `batch`."""
+        self._recorded, self._last = snapshot, batch
+
+    def given_up(self, snapshot: SnapshotId) -> None:
+        if snapshot == self._recorded:
+            with self._changed:
+                self._recorded = self._last = None
+                self._changed.notify_all()
 
     def stand_after(self, batch: int) -> None:
         """Stand still after this batch, whatever is recorded, until `let_go`."""
@@ -56,11 +50,6 @@ class Standstill:
     def let_go(self) -> None:
         with self._changed:
             self._end = None
-            self._changed.notify_all()
-
-    def lift(self) -> None:
-        with self._changed:
-            self._stop_at = self._last = None
             self._changed.notify_all()
 
     def holds(self, batch: int, lock: threading.RLock) -> bool:
