@@ -165,8 +165,8 @@ def _wrong_layer(layer: str, name: tuple[str, ...], lazy: bool) -> str | None:
 # What stands on what inside a layer, lowest first. A package imports itself and what stands before it, lazily or not.
 ORDERS: dict[str, tuple[str, ...]] = {
     "hosts/spark": (
-        "crash_points", "jvm", "home", "plans", "checkpoint", "channel", "connectors", "pipeline", "snapshot", "stage",
-        "commit", "restore", "job",
+        "crash_points", "jvm", "journals", "home", "plans", "checkpoint", "channel", "connectors", "pipeline",
+        "snapshot", "stage", "commit", "restore", "job",
     ),
     "hosts/live": ("wire", "api", "snapshot", "journal", "node", "coordinator", "system"),
     "protocol": (

@@ -28,7 +28,7 @@ from strobe.verify.diagram import render
 from strobe.verify.history import History
 from strobe.verify.journal import Header, Journal, read_journal
 
-__all__ = ["predicate"]
+__all__ = ["application_of", "predicate"]
 
 _SHOWN = 8  # messages in flight that are told in words; the JSON has all
 
@@ -52,6 +52,8 @@ def _options(function: Any) -> Any:
                      help="Give up, undecided, after looking at so many cuts."),
         click.option("--expect", type=click.Choice(["yes", "no"]), help="Exit with 1 if the answer is another one."),
         click.option("--svg", metavar="FILE", help="Draw the run with the cut in question into this file."),
+        click.option("--master", metavar="URL", help="Of Parquet: the Spark master.  [default: local[*]]"),
+        click.option("--scratch", metavar="DIR", help="Of Parquet: where to sort; executors must see it."),
         common_options,
     )):  # fmt: skip
         function = option(function)
@@ -66,6 +68,7 @@ def _options(function: Any) -> Any:
         ("strobe predicate possibly 'n1.balance + n2.balance < 1500' run.journal", "were two ever low together?"),
         ("strobe predicate possibly 'node.balance < 0' run.journal --expect no", "fail if anybody was in the red"),
         ("strobe predicate possibly checks.py:unfair run.journal", "a function of your own, given a cut"),
+        ("strobe predicate possibly 'a.busy and b.busy' run.parquet --master 'local[8]'", "10^8 events, on Spark"),
     ),
 )
 @_options
@@ -105,11 +108,15 @@ def _answer(
     max_cuts: int,
     expect: str | None,
     svg: str | None,
+    master: str | None,
+    scratch: str | None,
     session: Session,
 ) -> int:
+    if _is_table(journal):
+        return _at_scale(question, condition, journal, master, scratch, expect, svg or epoch, session)
     check_writable(svg, "--svg")
     read = Journal(*read_journal(journal))
-    run = run_of(History(read), _application(read.header), epoch)
+    run = run_of(History(read), application_of(read.header), epoch)
     verdict = decide(run, _predicate(condition, run), replace(DEFAULT_BOUNDS, cuts=max_cuts))
     at = verdict.witness
     if svg is not None:
@@ -127,7 +134,27 @@ def _answer(
     return 0 if expect is None or (expect == "yes") == verdict.holds else 1
 
 
-def _application(header: Header) -> Application:
+def _is_table(name: str) -> bool:
+    """Whether it is a journal as Parquet; one as lines is a file."""
+    return "://" in name or name.endswith(".parquet") or Path(name).is_dir()
+
+
+def _at_scale(
+    question: str, condition: str, table: str, master: str | None, scratch: str | None, expect: str | None,
+    other: object, session: Session,
+) -> int:  # fmt: skip
+    from strobe.cli.journal import possibly_at_scale
+
+    if question != "possibly" or other is not None:
+        raise Misuse(
+            f"{table} is Parquet, of which only `possibly` can be asked, without --svg and --epoch.",
+            untouched="Nothing was looked at.",
+            next="Ask a journal as it was written, if it fits into memory.",
+        )
+    return possibly_at_scale(condition, table, master, scratch, expect, session)
+
+
+def application_of(header: Header) -> Application:
     if header.host != "sim":
         raise Misuse(
             f"The journal was written by the {header.host} host, and the states of its nodes are not in it.",

@@ -263,9 +263,14 @@ def _conjuncts(tree: ast.expr, reader: _Reader) -> tuple[Part, ...] | None:
             return None
         by_node.setdefault(next(iter(expression.nodes)), []).append(expression)
     return tuple(
-        Part(node, " and ".join(e.text for e in found), _all_of(tuple(e.over_state() for e in found)))
+        Part(node, _joined([e.text for e in found]), _all_of(tuple(e.over_state() for e in found)))
         for node, found in by_node.items()
     )
+
+
+def _joined(texts: list[str]) -> str:
+    """One text that reads as the conjunction of these."""
+    return texts[0] if len(texts) == 1 else " and ".join(f"({text})" for text in texts)
 
 
 def _sum_below(tree: ast.expr, reader: _Reader) -> SumBelow | None:
