@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,12 +16,7 @@ from strobe.predicates.replay import run_of
 from strobe.verify.history import History
 from strobe.verify.journal import Journal, read_journal
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 __all__ = ["journal", "possibly_at_scale"]
-
-_SETTINGS = {"spark.sql.shuffle.partitions": "64"}  # adaptive execution joins small ones
 
 
 @click.group()
@@ -73,8 +67,9 @@ def check_command(table: str, master: str | None, session: Session) -> int:
     The exit code is 0 if every snapshot is a consistent cut and the channels did what they promise, and 1 if not.
     """
     from strobe.hosts.spark.journals.check import check
+    from strobe.hosts.spark.journals.opening import opened
 
-    with _opened(table, master) as events:
+    with opened(table, master) as events:
         report = check(events, _teller(session))
     if session.json:
         session.answer(report.to_json())
@@ -98,6 +93,7 @@ def possibly_at_scale(
     text: str, table: str, master: str | None, scratch: str | None, expect: str | None, session: Session
 ) -> int:
     """`strobe predicate possibly` of a Parquet journal."""
+    from strobe.hosts.spark.journals.opening import opened
     from strobe.hosts.spark.journals.possibly import possibly
 
     if scratch is None and master is not None and not master.startswith("local"):
@@ -110,7 +106,7 @@ def possibly_at_scale(
         if scratch is not None:
             Path(scratch).mkdir(parents=True, exist_ok=True)
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strobe-journal-", dir=scratch)))
-        events = stack.enter_context(_opened(table, master))
+        events = stack.enter_context(opened(table, master))
         answer = possibly(events, text, place, _teller(session))
     if session.json:
         session.answer({
@@ -130,23 +126,6 @@ def possibly_at_scale(
             f"conditions evaluated by {answer.evaluated}"
         )
     return 0 if expect is None or (expect == "yes") == answer.holds else 1
-
-
-@contextmanager
-def _opened(table: str, master: str | None) -> Iterator[DataFrame]:
-    from strobe.hosts.spark.journals.tables import open_table, reading
-    from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, end_spark, spark_session
-
-    if "://" not in table and not Path(table).exists():
-        raise Misuse(
-            f"There is no {table!r}.", next="Name a directory that `strobe journal export` has written, or a journal."
-        )
-    session = spark_session("strobe-journal", master or DEFAULT_MASTER, extra=_SETTINGS)
-    try:
-        with reading(table):
-            yield open_table(session, table)
-    finally:
-        end_spark()
 
 
 def _teller(session: Session) -> Callable[[str], None]:
