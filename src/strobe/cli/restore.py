@@ -103,6 +103,8 @@ def show_plan(plan: RestorePlan, session: Session) -> None:
         say(("channels", "bold"))
     for channel in plan.channels:
         say(f"  {channel.name:<20} {channel.action.value}", _channel_details(channel))
+        for change in channel.changes:
+            say(f"  {'':<20} {change}")
     if plan.sinks:
         say(("sinks", "bold"))
     for sink in plan.sinks:

@@ -3,10 +3,10 @@
 A channel is a Delta table with one producer, so the order of its log is the channel's FIFO order, and a commit's
 version is a position: "everything up to and including version v". Three kinds of commits are *traffic* and make a
 `Commit`: a batch of the producer (data files), a barrier, and the producer's end. The others are housekeeping and
-carry nothing: the table's creation, a fence, a trim, a cut. What Strobe needs to know of a commit stands in its
-`commitInfo`:
+carry nothing: the table's creation, a fence, a trim, a cut, a change of columns. What Strobe needs to know of a commit
+stands in its `commitInfo`:
 
-    strobe.kind         data | barrier | end | fence | trim | cut
+    strobe.kind         data | barrier | end | fence | trim | cut | schema
     strobe.incarnation  who wrote it; never falls along the log
     strobe.timeline     which line of history it belongs to
     strobe.batch        data: the producer's batch, once per timeline

@@ -18,7 +18,9 @@ from typing import Final
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
+from strobe.hosts.spark.channel.columns import FIELD_ID
 from strobe.hosts.spark.channel.log import Commit, DataFile
 from strobe.hosts.spark.channel.writer import DATA, ChannelWriter
 
@@ -62,8 +64,17 @@ def write_files(
         _run(df)
         return ()
     place = f"{DATA}/{writer.timeline}/{batch}-{uuid.uuid4().hex[:8]}"
-    write_parquet(df, writer.path / place, max_files=max_files)
+    write_parquet(_numbered(df, writer), writer.path / place, max_files=max_files)
     return parquet_files(writer.path, place)
+
+
+def _numbered(df: DataFrame, writer: ChannelWriter) -> DataFrame:
+    """Spark writes the numbers of columns into the file."""
+    columns = (
+        F.col("`{}`".format(c.name.replace("`", "``"))).alias(c.name, metadata={FIELD_ID: c.number})
+        for c in writer.columns.columns
+    )
+    return df.select(*columns)
 
 
 def write_parquet(

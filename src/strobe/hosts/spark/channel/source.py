@@ -6,8 +6,8 @@ splits a commit. The name is in the offset because Spark knows a query's sources
 one that is handed another channel's offset says so instead of reading from the wrong place.
 
 Only the process that plans batches talks to the gate. `read` runs on executors: it gets paths, reads them with
-Arrow and hands Spark record batches in exactly the declared types, which Spark checks (it refuses anything that
-differs).
+Arrow and hands Spark record batches in exactly the declared columns and types, which Spark checks (it refuses anything
+that differs); `old_files` is how those of a file that was written with other columns get there.
 
 The workers import this module, so it stays light: no Delta, nothing of the driver.
 """
@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.channel.gate import GateAddress, GateClient
 from strobe.hosts.spark.channel.log import DataFile
+from strobe.hosts.spark.channel.old_files import Known, arranged, known_columns, places_of
 from strobe.hosts.spark.channel.python_source import open_stream
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
@@ -75,9 +76,10 @@ class ChannelSource(DataSource):
 
 @dataclass
 class FilesPartition(InputPartition):
-    """The files that one task reads."""
+    """The files that one task reads, and how the channel's columns are known in them."""
 
     paths: tuple[str, ...]
+    columns: tuple[Known, ...] = ()
 
 
 class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -109,8 +111,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after >= upto:
             return []
         files = self._gate.files(after, upto)
+        columns = known_columns(self._path, self._schema.names)
         return [
-            FilesPartition(tuple(f"{self._path}/{f.path}" for f in group)) for group in balance(files, self._partitions)
+            FilesPartition(tuple(f"{self._path}/{f.path}" for f in group), columns)
+            for group in balance(files, self._partitions)
         ]
 
     def _offset(self, version: int) -> dict[str, Any]:
@@ -130,7 +134,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, FilesPartition)
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for path in partition.paths:
-            yield from _batches(path, schema)
+            yield from _batches(path, schema, partition.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._gate.committed(self._version(end))
@@ -150,11 +154,12 @@ def balance(files: Sequence[DataFile], groups: int) -> list[list[DataFile]]:
     return [[files[i] for i in sorted(indexes)] for indexes in bins]
 
 
-def _batches(path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, schema: pa.Schema, columns: Sequence[Known]) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
+            places = places_of(file.schema_arrow, columns)
             for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
-                yield batch.cast(schema)
+                yield arranged(batch, places, schema)
     except FileNotFoundError as e:
         raise Failed(
             f"{path} is gone: the channel's rows were deleted before they were read.",

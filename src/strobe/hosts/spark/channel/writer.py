@@ -34,14 +34,26 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
 from strobe.hosts.shared.durable import fsync
+from strobe.hosts.spark.channel.columns import Columns, Renamed, evolve
 from strobe.hosts.spark.channel.entries import Entry, LogCheckpoints, add, millis, remove
 from strobe.hosts.spark.channel.log import LOG, ChannelLog, Commit, DataFile, entry_name
+from strobe.hosts.spark.channel.old_files import Known, note_columns
 from strobe.hosts.spark.channel.schema import channel_schema
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.events import ORDINARY, BarrierOptions
 
-__all__ = ["ASIDE", "DATA", "PROPERTIES", "ChannelLog", "ChannelWriter", "Commit", "DataFile", "table_schema"]
+__all__ = [
+    "ASIDE",
+    "DATA",
+    "PROPERTIES",
+    "ChannelLog",
+    "ChannelWriter",
+    "Commit",
+    "DataFile",
+    "table_columns",
+    "table_schema",
+]
 
 DATA: Final = "data"  # the table's data files: data/<timeline>/<batch>-<attempt>/*.parquet
 ASIDE: Final = "_strobe"  # entries being written, and torn ones; Delta ignores names with an underscore
@@ -63,10 +75,16 @@ def table_schema(path: str | Path) -> StructType:
         raise Failed(f"Channel {Path(path).name} cannot be opened: {_first_line(e)}.") from e
 
 
+def table_columns(path: str | Path) -> Columns:
+    return Columns.of(table_schema(path))
+
+
 class ChannelWriter:
     """Writes the channel at `path` for stage `producer`. One per channel and incarnation; threads may share it.
 
     `cut_to` is for a restore: the table is cut back to that version, torn log entries after it are moved aside.
+    `renamed` is what the user says of columns that have another name now; None: the columns must not change at all.
+    `held` are those of the rows that are there, by default the table's: a restore knows better.
     """
 
     def __init__(
@@ -79,6 +97,8 @@ class ChannelWriter:
         timeline: Timeline,
         incarnation: Incarnation,
         cut_to: int | None = None,
+        renamed: Renamed | None = None,
+        held: Columns | None = None,
     ) -> None:
         if "://" in str(path):
             raise Misuse(
@@ -101,12 +121,18 @@ class ChannelWriter:
         if cut_to is not None:
             self._move_torn_aside(cut_to)
         self.log = ChannelLog(self.path)
-        self._check_schema()
+        there = table_columns(self.path)
+        self.columns = self._evolved(held or there, renamed)
         self._checkpoints = LogCheckpoints(self.path)
         if self._publish(self._fence) is not None:
             self.sweep()
         if cut_to is not None:
             self.truncate_to(cut_to)
+        if self.columns != there:
+            self._publish(lambda: Entry("schema", {}, (self._metadata(),)))
+        if renamed is not None:
+            by_place = Columns.of(self.schema) == self.columns
+            note_columns(self.path, None if by_place else [Known(c.number, c.first) for c in self.columns.columns])
 
     # Traffic
 
@@ -349,15 +375,31 @@ class ChannelWriter:
                 next="Check that the home directory can be written to and has room.",
             ) from e
 
-    def _check_schema(self) -> None:
-        there = table_schema(self.path)
-        if there != self.schema:
+    def _evolved(self, held: Columns, renamed: Renamed | None) -> Columns:
+        if renamed is not None:
+            return evolve(held, self.schema, renamed, self.producer).columns
+        if held.schema != self.schema:
             raise Misuse(
-                f"Stage {self.producer!r} now returns {self.schema.simpleString()}, but its channel holds "
-                f"{there.simpleString()}.",
-                untouched="The channel is unchanged.",
-                next="Return the same columns as before, or give the stage a new uid.",
+                f"Stage {self.producer!r} now returns {self.schema.simpleString()}, but {self.path} holds "
+                f"{held.schema.simpleString()}.",
+                untouched="It is unchanged.",
+                next="Return the same columns as before, or write to another table.",
             )
+        return held
+
+    def _metadata(self) -> dict[str, Any]:
+        about = DeltaTable(str(self.path)).metadata()
+        return {
+            "metaData": {
+                "id": str(about.id),
+                "name": about.name,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": self.columns.numbered.json(),
+                "partitionColumns": list(about.partition_columns),
+                "configuration": dict(about.configuration),
+                "createdTime": about.created_time,
+            }
+        }
 
     def _move_torn_aside(self, version: int) -> None:
         torn = ChannelLog.first_unreadable(self.path, version)

@@ -69,6 +69,7 @@ class StageSpec:
     conf: Mapping[str, str] = field(default_factory=dict)
     start: str = "snapshot"
     replaces: NodeId | None = None
+    renamed: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def wants_session(self) -> bool:
@@ -123,6 +124,7 @@ class Pipeline:
         conf: Mapping[str, str] | None = None,
         start: str = "snapshot",
         replaces: str | None = None,
+        renamed: Mapping[str, str | None] | None = None,
     ) -> Callable[[F], F]:
         """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
         SparkSession if it reads none, and returns a streaming DataFrame. One that reads channels and has a parameter
@@ -133,6 +135,8 @@ class Pipeline:
         `start` matters when the stage is added to a job that has run: on channels that exist it begins at the
         "snapshot" (or where the job was left), or at the "earliest" row that is kept.
         `replaces` names a stage that this one takes the place of: it goes on where that one was, without its state.
+        `renamed` says which columns of its output have another name than in earlier runs, {"old": "new"}, and which
+        are gone although a new one looks like them, {"old": None}. It may stay in the file.
         """
         where = f"Stage {uid!r} of pipeline {self.name!r}"
         check_uid(uid, "stage uid")
@@ -178,6 +182,7 @@ class Pipeline:
                 conf=settings,
                 start=start,
                 replaces=None if replaces is None else NodeId(replaces),
+                renamed=_renamed(renamed, where),
             )
             return function
 
@@ -349,6 +354,18 @@ def _settings(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
             raise Misuse(f"{where}: conf has {key!r}: {value!r}, which is not a Spark setting.")
         settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return settings
+
+
+def _renamed(renamed: Any, where: str) -> dict[str, str | None]:
+    given = {} if renamed is None else renamed
+    if not isinstance(given, Mapping) or not all(
+        isinstance(old, str) and old and (new is None or (isinstance(new, str) and new)) for old, new in given.items()
+    ):
+        raise Misuse(
+            f"{where}: renamed={renamed!r} is not legal.",
+            next='Give the new name of each column by its old one, {"old": "new"}, or None if it is gone.',
+        )
+    return dict(given)
 
 
 def _check_trigger(trigger: Mapping[str, Any], reads: bool, where: str) -> None:

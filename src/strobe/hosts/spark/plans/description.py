@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from strobe.hosts.spark.home.moved import file_sources
-from strobe.hosts.spark.plans.meaning import Facts, describe_operators
+from strobe.hosts.spark.plans.meaning import Facts, FormerNames, describe_operators
 from strobe.hosts.spark.plans.tree import parse_plan
 from strobe.model.cut import Json
 
@@ -28,9 +28,10 @@ _SOURCES = ("StreamingRelation", "StreamingRelationV2")
 _DEDUPLICATE = {"Deduplicate": "distinct", "DeduplicateWithinWatermark": "distinct within watermark"}
 
 
-def describe_stage(result: DataFrame, output_mode: str) -> dict[str, Json]:
+def describe_stage(result: DataFrame, output_mode: str, former: FormerNames | None = None) -> dict[str, Json]:
     """`operators` with what they keep, in the plan's order; `sources` in the order in which Spark numbers them; the
-    `schema` of the output; the `meaning` of the state; and the `directories` that it reads files from."""
+    `schema` of the output; the `meaning` of the state; and the `directories` that it reads files from. `former`: names
+    that columns of channels had, for a comparison with an earlier description."""
     plan: Any = result._jdf.queryExecution().analyzed()
     operators: list[Json] = []
     sources: list[Json] = []
@@ -52,7 +53,7 @@ def describe_stage(result: DataFrame, output_mode: str) -> dict[str, Json]:
         "operators": operators,
         "sources": sources,
         "schema": result.schema.simpleString(),
-        "meaning": _meaning(plan, nodes, optimized, output_mode, zone),
+        "meaning": _meaning(plan, nodes, optimized, output_mode, zone, former or {}),
         **({"directories": files} if files else {}),
     }
 
@@ -124,7 +125,8 @@ def _functions(expression: Any) -> list[Json]:
         function = expression.aggregateFunction()
         arguments = [e.dataType().sql() for e in _items(function.children())]
         kind = f"{function.prettyName()}({', '.join(arguments)})"
-        return [{"name": expression.sql(), "type": kind}]
+        keeps = f"{function.prettyName()} as {function.aggBufferSchema().sql()}"
+        return [{"name": expression.sql(), "type": kind, "keeps": keeps}]
     return [f for e in _items(expression.children()) for f in _functions(e)]
 
 
@@ -148,19 +150,21 @@ def _join_sides(optimized: list[Any]) -> list[Json]:
     ]
 
 
-def _meaning(plan: Any, nodes: list[Any], optimized: list[Any], output_mode: str, zone: str) -> Json:
+def _meaning(
+    plan: Any, nodes: list[Any], optimized: list[Any], output_mode: str, zone: str, former: FormerNames
+) -> Json:
     """None if Spark cannot say what its plan is."""
     names: dict[str, str] = {}
     try:
-        told = (parse_plan(str(optimized[0].toJSON())), _facts(optimized, names, zone)) if optimized else None
-        found = describe_operators(parse_plan(str(plan.toJSON())), _facts(nodes, names, zone), told)
+        told = (parse_plan(str(optimized[0].toJSON())), _facts(optimized, names, zone, former)) if optimized else None
+        found = describe_operators(parse_plan(str(plan.toJSON())), _facts(nodes, names, zone, former), told)
         return {**found, "output_mode": output_mode}
     except Exception as error:  # types are compared all the same, and that the rest is not is said
         _log.debug("what the state means is not known", exc_info=error)
         return None
 
 
-def _facts(nodes: list[Any], names: dict[str, str], zone: str) -> Facts:
+def _facts(nodes: list[Any], names: dict[str, str], zone: str, former: FormerNames) -> Facts:
     """`names` are those of sources by what tells them apart; one that is read in two places is one source."""
     sources: dict[int, str] = {}
     delays: dict[int, str] = {}
@@ -174,7 +178,7 @@ def _facts(nodes: list[Any], names: dict[str, str], zone: str) -> Facts:
             sources[place] = names.setdefault(key, name if channel or not count else f"{name}#{count + 1}")
         elif kind == "EventTimeWatermark":
             delays[place] = str(node.delay())
-    return Facts(sources, delays, zone)
+    return Facts(sources, delays, zone, former)
 
 
 def _source(node: Any, kind: str) -> Json:

@@ -30,7 +30,7 @@ from strobe.hosts.spark.plans.text import (
 from strobe.hosts.spark.plans.tree import Node
 from strobe.model.cut import Json
 
-__all__ = ["VERSION", "Facts", "describe_operators"]
+__all__ = ["VERSION", "Facts", "FormerNames", "describe_operators"]
 
 VERSION = 1
 _MOST_PATHS = 32
@@ -40,17 +40,20 @@ _WANTS_ALSO = frozenset({"Filter", "Sort", "RepartitionByExpression", "Rebalance
 _HANDS_ON = frozenset({"SubqueryAlias", "View", "ResolvedHint", "Repartition", "LocalLimit", "GlobalLimit", "Sample"})
 
 Operator: TypeAlias = dict[str, Json]
+FormerNames: TypeAlias = Mapping[str, Mapping[str, str]]  # by channel and present name
 Wanted: TypeAlias = frozenset[int] | None  # ids of columns; None: all
 
 
 @dataclass(frozen=True)
 class Facts:
     """What only the JVM knows: by the place of a node, names of sources and delays of watermarks; and the time zone of
-    the session."""
+    the session. `former`: by source, columns that are to be called by the name that they had, so that what was written
+    down of a state then can be compared."""
 
     sources: Mapping[int, str] = field(default_factory=dict)
     delays: Mapping[int, str] = field(default_factory=dict)
     zone: str = "UTC"
+    former: FormerNames = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,8 @@ class _Walk:
             source = self._facts.sources.get(node.place, "static")
             attributes = node.trees("output")
             ids = tuple(map(expression_id, attributes))
-            env = {i: column(f"{source}::{_name_of(a)}") for i, a in zip(ids, attributes, strict=True)}
+            former = self._facts.former.get(source, {})
+            env = {i: column(f"{source}::{_name_of(a, former)}") for i, a in zip(ids, attributes, strict=True)}
             return _Seen(ids, (env,), streaming)
         if node.kind == "Union":
             outputs = children[0].outputs
@@ -342,8 +346,9 @@ def _function_of(node: Node) -> str:
     return called[0] if called else "a function"
 
 
-def _name_of(attribute: Node) -> str:
-    return quoted(str(attribute.fields.get("name")))
+def _name_of(attribute: Node, former: Mapping[str, str]) -> str:
+    name = str(attribute.fields.get("name"))
+    return quoted(former.get(name, name))
 
 
 def _name(value: object) -> str:

@@ -12,28 +12,36 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspark.sql.types import StructType
-
 from strobe.hosts.shared.durable import fsync
+from strobe.hosts.spark.channel.columns import Columns, evolve
 from strobe.hosts.spark.channel.log import LOG, ChannelLog, DataFile
 from strobe.hosts.spark.channel.schema import channel_schema
-from strobe.hosts.spark.channel.writer import DATA, ChannelWriter, table_schema
+from strobe.hosts.spark.channel.writer import DATA, ChannelWriter, table_columns
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, How, StageAction, StagePlan
 from strobe.hosts.spark.snapshot.savepoint_content import ContentCommit, content_of, schema_of
 from strobe.hosts.spark.stage.assemble import DraftStage
-from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, Timeline
 from strobe.model.paths import check_relative
 from strobe.store.locate import Located
 from strobe.store.manifest import ChannelRecord, Kind, Manifest
 from strobe.store.tree import copy_regular
 
-__all__ = ["Renumbering", "lay_content_aside", "plan_channel", "restore_channel", "sweep_aside", "why_not_held"]
+__all__ = [
+    "Renumbering",
+    "former_names",
+    "held_columns",
+    "lay_content_aside",
+    "plan_channel",
+    "restore_channel",
+    "sweep_aside",
+    "why_not_held",
+]
 
 _ASIDE = "_strobe/restore-"  # below the channel's table, where Delta does not look
 
@@ -69,8 +77,7 @@ def plan_channel(
     there = (path / LOG).is_dir()
     record = manifest.channels.get(name)
     if record is None or record.barrier is None:
-        action = ChannelAction.EMPTIED if there else ChannelAction.NEW
-        return ChannelPlan(name, action), _changed(draft, table_schema(path)) if there else None
+        return ChannelPlan(name, ChannelAction.EMPTIED if there else ChannelAction.NEW), None
     try:
         if how is How.ROLLBACK and not taken_over:
             if not there:
@@ -81,12 +88,46 @@ def plan_channel(
                 raise why
             behind = sum(1 for c in log.commits(log.trimmed) if c.version > record.barrier and c.files)
             plan = ChannelPlan(name, ChannelAction.CUT, record, record.barrier, behind)
-            return plan, _changed(draft, table_schema(path))
-        plan, schema = _content(name, found, manifest, record, readers)
-        problem = _changed(draft, schema) if schema is not None and plan.content else None
-        return plan, problem or (_changed(draft, table_schema(path)) if there else None)
+        else:
+            plan = _content(name, found, manifest, record, readers)
+        held = held_columns(name, home, found, manifest)
+        if held is None:
+            return plan, None
+        changes = evolve(held, channel_schema(draft.schema, uid), draft.spec.renamed, uid).changes
+        return replace(plan, held=held, changes=changes), None
     except StrobeError as error:
         return ChannelPlan(name, ChannelAction.CUT, record), error
+
+
+def held_columns(name: ChannelId, home: JobHome, found: Located, manifest: Manifest) -> Columns | None:
+    """The columns of the rows that the channel has at the cut. A snapshot says which; of one from an earlier version
+    of Strobe, under which columns did not change, the channel still has them."""
+    record = manifest.channels.get(name)
+    if record is None or record.barrier is None:
+        return None
+    known = schema_of(name, record, found.where)
+    if known is not None:
+        return Columns.of(known)
+    path = home.path(home.layout.channel(NodeId(name)))
+    if found.home is not None and record.location is not None:
+        path = found.home / record.location
+    return table_columns(path) if (path / LOG).is_dir() else None
+
+
+def former_names(
+    drafts: Sequence[DraftStage], held: Mapping[NodeId, Columns], before: Mapping[NodeId, Columns] | None = None
+) -> dict[str, dict[str, str]]:
+    """By channel, the names that columns had `before`, by default in the rows that are `held`, by those that they have
+    now: what a stage that reads them has noted of its state is in the old ones. Misuse if a change is not possible."""
+    found: dict[str, dict[str, str]] = {}
+    for draft in drafts:
+        uid = draft.spec.uid
+        if uid in held:
+            now = evolve(held[uid], channel_schema(draft.schema, uid), draft.spec.renamed, uid).columns
+            renamed = (before or held).get(uid, held[uid]).renamed_in(now)
+            if renamed:
+                found[uid] = {new: old for old, new in renamed.items()}
+    return found
 
 
 def _first(record: ChannelRecord, readers: Sequence[StagePlan], log: ChannelLog) -> int:
@@ -119,11 +160,11 @@ def why_not_held(log: ChannelLog, record: ChannelRecord, after: int) -> StrobeEr
 
 def _content(
     name: ChannelId, found: Located, manifest: Manifest, record: ChannelRecord, readers: Sequence[StagePlan]
-) -> tuple[ChannelPlan, StructType | None]:
+) -> ChannelPlan:
     assert record.barrier is not None
     if manifest.kind is Kind.SAVEPOINT:
-        content, known = content_of(name, record, found.where), schema_of(name, record, found.where)
-        return ChannelPlan(name, ChannelAction.REFILLED, record, record.barrier, content=content), known
+        content = content_of(name, record, found.where)
+        return ChannelPlan(name, ChannelAction.REFILLED, record, record.barrier, content=content)
     path = None if found.home is None or record.location is None else found.home / record.location
     if path is None or not (path / LOG).is_dir():
         raise Failed(
@@ -142,21 +183,7 @@ def _content(
         for c in log.history(after, record.barrier)
         if c.files
     )
-    plan = ChannelPlan(name, ChannelAction.REFILLED, record, record.barrier, content=content, source=str(path))
-    return plan, table_schema(path)
-
-
-def _changed(draft: DraftStage, held: StructType) -> Misuse | None:
-    now = channel_schema(draft.schema, draft.spec.uid)
-    if now == held:
-        return None
-    return Misuse(
-        f"Stage {draft.spec.uid!r} now returns {now.simpleString()}, but its channel holds rows of "
-        f"{held.simpleString()}.",
-        untouched="Nothing was changed.",
-        next="Return the same columns as before; or give the stage a new uid, which starts a new channel; or stop the "
-        "old job with --drain, so that its channels are empty, and restore that savepoint into a new --home.",
-    )
+    return ChannelPlan(name, ChannelAction.REFILLED, record, record.barrier, content=content, source=str(path))
 
 
 # ── doing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,14 +217,16 @@ def lay_content_aside(plan: ChannelPlan, home: JobHome, found: Located, manifest
         ) from error
 
 
-def restore_channel(plan: ChannelPlan, schema: StructType, home: JobHome) -> Renumbering | None:
+def restore_channel(plan: ChannelPlan, draft: DraftStage, home: JobHome) -> Renumbering | None:
     """Bring the channel to the snapshot's cut, on the timeline that the job's memory names. None: versions stay."""
     memory, path = home.memory, home.path(home.layout.channel(NodeId(plan.name)))
     if plan.action is ChannelAction.NEW:
         return None
+    fresh = Columns.of(channel_schema(draft.schema, draft.spec.uid))
     writer = ChannelWriter(
-        path, schema, job=home.job, producer=NodeId(plan.name), timeline=memory.timeline,
+        path, draft.schema, job=home.job, producer=NodeId(plan.name), timeline=memory.timeline,
         incarnation=memory.incarnation, cut_to=plan.to if plan.action is ChannelAction.CUT else 0,
+        renamed=draft.spec.renamed, held=plan.held or fresh,
     )  # fmt: skip
     try:
         if plan.action is not ChannelAction.REFILLED:

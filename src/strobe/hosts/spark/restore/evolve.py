@@ -165,12 +165,17 @@ def _compare_variables(what: str, before: list[Any], after: list[Any]) -> list[D
     ]
 
 
+def _kept(functions: list[Any]) -> list[Any]:
+    """What aggregate functions keep: a sum of INT and one of BIGINT keep the same."""
+    return [f.get("keeps", f["type"]) for f in functions]
+
+
 def _compare_columns(what: str, before: list[Any], after: list[Any], *, names: bool) -> list[Difference]:
     before, after = (list({str(c): c for c in columns}.values()) for columns in (before, after))
     if before == after:
         return []
     was, is_ = (", ".join(f"{c['name']} {c['type']}" for c in columns) or "none" for columns in (before, after))
     sentence = f"the {what} were {was}, and are now {is_}"
-    if [c["type"] for c in before] != [c["type"] for c in after]:
+    if [c["type"] for c in before] != [c["type"] for c in after] and _kept(before) != _kept(after):
         return [Difference(sentence, Weight.UNFIT)]
     return [Difference(sentence, Weight.HARMLESS)] if names else []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from strobe.hosts.spark.channel.columns import Columns
 from strobe.hosts.spark.connectors.base import Sink, SinkFate
 from strobe.hosts.spark.snapshot.savepoint_content import ContentCommit
 from strobe.model.cut import Json
@@ -134,6 +135,8 @@ class ChannelPlan:
     behind: int = 0  # CUT: commits that are left behind
     content: tuple[ContentCommit, ...] = ()
     source: str = ""  # REFILLED: the original's channel directory; empty if the snapshot holds the rows
+    held: Columns | None = None  # of the rows at the cut; None: there are none
+    changes: tuple[str, ...] = ()  # what is new about its columns
 
     @property
     def rows(self) -> int:
@@ -206,7 +209,7 @@ class RestorePlan:
             "stages": [_stage_json(s) for s in self.stages],
             "channels": [
                 {"channel": c.name, "action": c.action.value, "to": c.to, "commits_left_behind": c.behind,
-                 "commits": len(c.content), "rows": c.rows, "bytes": c.bytes}
+                 "commits": len(c.content), "rows": c.rows, "bytes": c.bytes, "changes": list(c.changes)}
                 for c in self.channels
             ],
             "sinks": [{"sink": s.name, "stage": s.stage, "fate": s.fate.value, "detail": s.detail} for s in self.sinks],

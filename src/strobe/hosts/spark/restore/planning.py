@@ -17,9 +17,10 @@ from strobe.hosts.spark.connectors.base import SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.origin import below
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.moved import Homes, find_moved, relocate_position
-from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.pipeline.pipeline import Pipeline, channel_of
 from strobe.hosts.spark.plans.changes import uncompared
-from strobe.hosts.spark.restore.channels import plan_channel
+from strobe.hosts.spark.plans.description import describe_stage
+from strobe.hosts.spark.restore.channels import former_names, held_columns, plan_channel
 from strobe.hosts.spark.restore.coming_again import rows_again
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.plan import (
@@ -88,7 +89,8 @@ def plan_restore(
     how = _how(pipeline, home, found, manifest, findings)
     _check_snapshot(found, manifest, options, findings)
     homes = _homes(home, found, manifest, how)
-    stages = tuple(_stages(pipeline, found, names, homes, options, descriptions, findings))
+    then = _in_former_names(drafts, home, found, manifest, descriptions)
+    stages = tuple(_stages(pipeline, found, names, homes, options, descriptions, then, findings))
     findings.warnings += rows_again(pipeline, drafts, home, stages, rollback=how is How.ROLLBACK)
     channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
     sinks = tuple(_sinks(pipeline, drafts, home, base, found, manifest, how, homes, names, options, findings))
@@ -235,8 +237,10 @@ def _stages(
     homes: Homes,
     options: RestoreOptions,
     descriptions: Mapping[NodeId, Json],
+    then: Mapping[NodeId, Json],
     findings: _Findings,
 ) -> Iterator[StagePlan]:
+    """`then`: the descriptions as they would have been with the columns' names at the snapshot."""
     manifest, replaced = found.load(), {new: old for old, new in names.items()}
     for uid in pipeline.order():
         spec, record = pipeline.stages[uid], manifest.nodes.get(uid)
@@ -255,7 +259,7 @@ def _stages(
             moved = {} if spec.inputs else _moved(uid, found, record, descriptions[uid], homes, findings)
             yield StagePlan(uid, StageAction.REPLACING, record, starts=starts, moved=moved, replaces=replaced[uid])
         else:
-            _check_state(uid, record, descriptions[uid], options, findings)
+            _check_state(uid, record, then[uid], options, findings)
             change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
             sources = rearranged(renamed_sources(record.extra, names), descriptions[uid])
             fresh = {
@@ -270,6 +274,22 @@ def _stages(
             yield StagePlan(uid, StageAction.DROPPED, record)
             if not options.allow_non_restored_state and record.batch not in (None, NOTHING):
                 findings.problems.append(_dropped(pipeline, uid, record, manifest))
+
+
+def _in_former_names(
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    found: Located,
+    manifest: Manifest,
+    descriptions: Mapping[NodeId, Json],
+) -> Mapping[NodeId, Json]:
+    try:
+        known = {d.spec.uid: held_columns(channel_of(d.spec.uid), home, found, manifest) for d in drafts}
+        former = former_names(drafts, {uid: held for uid, held in known.items() if held is not None})
+    except StrobeError:
+        return descriptions  # why a channel's columns cannot change is said of the channel
+    readers = [d for d in drafts if any(read in former for read in d.spec.inputs)]
+    return {**descriptions, **{d.spec.uid: describe_stage(d.result, d.spec.output_mode, former) for d in readers}}
 
 
 def _check_state(uid: NodeId, record: NodeRecord, now: Json, options: RestoreOptions, findings: _Findings) -> None:

@@ -226,11 +226,11 @@ class _Restore:
     # ── channels and sinks ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _channels(self) -> dict[NodeId, Renumbering]:
-        schemas = {d.spec.uid: d.schema for d in self.drafts}
+        drafts = {d.spec.uid: d for d in self.drafts}
         renumbered: dict[NodeId, Renumbering] = {}
         for channel in self.plan.channels:
             producer = NodeId(channel.name)
-            versions = restore_channel(channel, schemas[producer], self.home)
+            versions = restore_channel(channel, drafts[producer], self.home)
             if versions is not None:
                 renumbered[producer] = versions
             crash_points.point("restore.channel-cut", producer)

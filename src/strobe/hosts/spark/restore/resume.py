@@ -14,7 +14,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from strobe.hosts.spark.channel.columns import Columns, evolve
 from strobe.hosts.spark.channel.log import LOG, ChannelLog
+from strobe.hosts.spark.channel.schema import channel_schema
+from strobe.hosts.spark.channel.writer import table_columns
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.checkpoint.stage_files import (
     adopt_checkpoints,
@@ -28,7 +31,7 @@ from strobe.hosts.spark.home.moved import Homes, find_moved, rewrite_source_logs
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.changes import uncompared
 from strobe.hosts.spark.plans.description import describe_stage
-from strobe.hosts.spark.restore.channels import restore_channel
+from strobe.hosts.spark.restore.channels import former_names, restore_channel
 from strobe.hosts.spark.restore.coming_again import from_start, source_places
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
@@ -73,7 +76,7 @@ def bring_up(
     if options.snapshot is not None or home.memory.restoring is not None:
         restore_job(pipeline, drafts, descriptions, home, base, spark, options)
     else:
-        sources = _check_file(pipeline, home, descriptions, options)
+        sources = _check_file(pipeline, home, _in_former_names(pipeline, drafts, home, descriptions), options)
         moved = _moved(pipeline, home, descriptions)
         _warn_of_sinks(pipeline, home, descriptions)
         _add_stages(pipeline, drafts, home)
@@ -83,8 +86,36 @@ def bring_up(
         rewrite_source_logs(stage_checkpoint(home, uid), roots)
         relocate_state(stage_checkpoint(home, uid))
     rescale_stages(pipeline, home, spark, options, descriptions, sources)
-    home.remember(stages=descriptions, home=str(home.home))
+    columns = {s.spec.uid: {"columns": s.output.columns.json} for s in stages if s.output is not None}
+    noted = {uid: {**about, **columns.get(uid, {})} for uid, about in descriptions.items()}
+    home.remember(stages=noted, home=str(home.home))
     return Ready(stages, descriptions)
+
+
+def _in_former_names(
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    descriptions: Mapping[NodeId, Mapping[str, Json]],
+) -> Mapping[NodeId, Mapping[str, Json]]:
+    """What the stages are now, with the names that their inputs' columns had at the last start, to be compared with
+    what was noted then. Refuses columns that cannot change so. The channel itself may have them already: a start that
+    came so far and no further."""
+    held: dict[NodeId, Columns] = {}
+    before: dict[NodeId, Columns] = {}
+    for draft in drafts:
+        uid = draft.spec.uid
+        path, noted = home.path(home.layout.channel(uid)), home.memory.stages.get(uid)
+        if pipeline.readers(uid) and noted is not None and (path / LOG).is_dir():
+            held[uid] = table_columns(path)
+            known = Columns.from_json(noted.get("columns")) if isinstance(noted, Mapping) else None
+            before[uid] = known or held[uid]
+            changes = evolve(held[uid], channel_schema(draft.schema, uid), draft.spec.renamed, uid).changes
+            for sentence in changes:
+                _log.warning("%s: %s", uid, sentence)
+    former = former_names(drafts, held, before)
+    readers = [d for d in drafts if any(read in former for read in d.spec.inputs)]
+    return {**descriptions, **{d.spec.uid: describe_stage(d.result, d.spec.output_mode, former) for d in readers}}
 
 
 def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
@@ -177,7 +208,7 @@ def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome)
             _log.warning("%s", from_start(pipeline, uid, places, (), set(home.memory.stages)))
         if (home.path(home.layout.channel(uid)) / LOG).is_dir() and pipeline.readers(uid):
             # From another life under this uid: what it holds has nothing to do with this one.
-            restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft.schema, home)
+            restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft, home)
         logs = {read: home.path(home.layout.channel(read)) for read in draft.spec.inputs}
         channels = {read: ChannelLog(path) for read, path in logs.items() if (path / LOG).is_dir()}
         earliest = draft.spec.start == "earliest"

@@ -153,10 +153,11 @@ class ManifestWriter(SnapshotWriter):
             readers = self._pipeline.readers(uid)
             if readers:
                 flights: dict[NodeId, InFlight] = {r: parts[r].in_flight[uid] for r in readers}
-                location = self._channels[uid].path.relative_to(self._home.home).as_posix()
-                record = ChannelRecord(uid, location, part.barrier, flights)
+                channel = self._channels[uid]
+                location = channel.path.relative_to(self._home.home).as_posix()
+                record = ChannelRecord(uid, location, part.barrier, flights, extra={"schema": channel.columns.json})
                 if progress.kind is Kind.SAVEPOINT:
-                    record = self._stores.with_content(record, self._channels[uid], progress.snapshot)
+                    record = self._stores.with_content(record, channel, progress.snapshot)
                 channels[ChannelId(uid)] = record
         return Manifest(
             snapshot=progress.snapshot,

@@ -10,7 +10,6 @@ manifest is the last thing that is written there.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Mapping
@@ -162,5 +161,5 @@ class SnapshotStores:
                 commits.append({"version": commit.version, "batch": commit.batch, "files": of})
         content: Mapping[str, BlobRef] = self.session(snapshot).put_files(dict(files)).files if files else {}
         crash_points.point("savepoint.rows-copied", record.producer)
-        schema: Json = json.loads(channel.schema.json())
-        return replace(record, location=None, content=content, extra={"commits": commits, "schema": schema})
+        extra = {**record.extra, "commits": commits}
+        return replace(record, location=None, content=content, extra=extra)

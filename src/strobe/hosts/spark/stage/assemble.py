@@ -89,9 +89,7 @@ def draft_stages(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobH
 
 def open_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path) -> list[AssembledStage]:
     """`base` is where relative paths of sinks begin."""
-    writers = {
-        d.spec.uid: _open_channel(pipeline, home, d.spec.uid, d.schema) for d in drafts if pipeline.readers(d.spec.uid)
-    }
+    writers = {d.spec.uid: _open_channel(pipeline, home, d) for d in drafts if pipeline.readers(d.spec.uid)}
     stages = []
     for draft in drafts:
         spec = draft.spec
@@ -170,14 +168,15 @@ def _warn(spec: StageSpec, result: DataFrame) -> None:
         )
 
 
-def _open_channel(pipeline: Pipeline, home: JobHome, uid: NodeId, schema: StructType) -> ChannelWriter:
+def _open_channel(pipeline: Pipeline, home: JobHome, draft: DraftStage) -> ChannelWriter:
     return ChannelWriter(
-        _channel_path(home, uid),
-        schema,
+        _channel_path(home, draft.spec.uid),
+        draft.schema,
         job=pipeline.name,
-        producer=uid,
+        producer=draft.spec.uid,
         timeline=home.memory.timeline,
         incarnation=home.memory.incarnation,
+        renamed=draft.spec.renamed,
     )
 
 
