@@ -255,5 +255,5 @@ class _NotingWriter(SnapshotWriter):
     def settled(self) -> None:
         self._writer.settled()
 
-    def trim(self) -> None:
-        self._writer.trim()
+    def spare(self, consumed: Mapping[NodeId, Mapping[NodeId, int]]) -> Mapping[NodeId, int]:
+        return self._writer.spare(consumed)
