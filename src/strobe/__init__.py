@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
     from strobe.hosts.spark.pipeline.deterministic import stable_random
     from strobe.hosts.spark.pipeline.pipeline import feedback
+    from strobe.look.cut import Cut, open_snapshot
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BatchInfo", "CheckpointConfig", "ConsoleSink", "DeadLetters", "Delivery", "DeltaSink", "FileSink",
+    "BatchInfo", "CheckpointConfig", "ConsoleSink", "Cut", "DeadLetters", "Delivery", "DeltaSink", "FileSink",
     "ForeachBatchSink", "Job", "JobState", "KafkaSink", "Letters", "MemorySink", "Part", "Pipeline", "PostgresSink",
     "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "Staging", "TransactionalSink",
-    "feedback", "read_kafka", "read_postgres", "stable_random",
+    "feedback", "open_snapshot", "read_kafka", "read_postgres", "stable_random",
 ]  # fmt: skip
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
@@ -70,12 +71,15 @@ _HOMES = {
     "Pipeline": "job.pipeline",
     "feedback": "pipeline.pipeline",
 }
+_LOOK = frozenset({"Cut", "open_snapshot"})  # these need no Spark either
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _LOOK:
         raise AttributeError(f"module 'strobe' has no attribute {name!r}")
     try:
+        if name in _LOOK:
+            return getattr(import_module("strobe.look.cut"), name)
         return getattr(import_module(f"strobe.hosts.spark.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         from strobe.model.extras import missing_extra

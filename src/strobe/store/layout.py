@@ -9,6 +9,7 @@ jobs/<job>/
   driver-<incarnation>                               from where that driver writes these; without it, it cannot
   identity                                           what tells it from a job of the same name in another home
   store.json  owner.json                             where the checkpoints are, if elsewhere; and there, whose they are
+  leases/12-5e1f…                                    who is looking at which snapshot, so that it stays
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
   channels/<uid>                                     a Delta table
@@ -224,6 +225,11 @@ class JobLayout(_Blobs):
     def identity(self) -> str:
         """What tells the job from one of the same name in another home. Moves with the home."""
         return f"{self.root}/identity"
+
+    @property
+    def leases(self) -> str:
+        """Who is looking at which snapshot."""
+        return f"{self.root}/leases"
 
     @property
     def token(self) -> str:

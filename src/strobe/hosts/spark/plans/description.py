@@ -92,6 +92,7 @@ def _operator(node: Any, kind: str, joins: list[Json]) -> Json:
             "kind": "aggregate",
             "keys": [_column(e) for e in _items(node.groupingExpressions())],
             "values": [f for e in _items(node.aggregateExpressions()) for f in _functions(e)],
+            "names": _names(node),
         }
     if kind in _DEDUPLICATE:
         return {"kind": _DEDUPLICATE[kind], "keys": [_column(e) for e in _items(node.keys())]}
@@ -117,6 +118,15 @@ def _operator(node: Any, kind: str, joins: list[Json]) -> Json:
 
 def _column(expression: Any) -> Json:
     return {"name": expression.sql(), "type": expression.dataType().sql()}
+
+
+def _names(node: Any) -> Json:
+    """What the user's code calls keys and results of an aggregate, by how they are computed. The state has no names."""
+    found: dict[str, Json] = {}
+    for expression in _items(node.aggregateExpressions()):
+        if expression.getClass().getSimpleName() == "Alias":
+            found.setdefault(str(expression.child().sql()), str(expression.name()))
+    return found
 
 
 def _functions(expression: Any) -> list[Json]:

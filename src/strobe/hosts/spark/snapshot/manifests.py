@@ -23,6 +23,7 @@ from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.consistency import InconsistentCut, check_manifest
+from strobe.store.leases import retiring
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
 from strobe.store.manifest import Kind as ManifestKind
 
@@ -103,13 +104,16 @@ class ManifestWriter(SnapshotWriter):
         config = self._pipeline.checkpoint
         age = config.retained_age
         unsettled = self._unsettled()
-        self._spared = bool(unsettled)
-        gone = self._store.retire(
-            config.retained,
-            self._home.memory.pinned,
-            spare=unsettled,
-            older_than=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
-        )
+        with retiring(self._home.home, self._home.job) as leased:
+            self._spared = bool(unsettled) or leased is None or bool(leased)
+            if leased is None:
+                return
+            gone = self._store.retire(
+                config.retained,
+                self._home.memory.pinned,
+                spare=unsettled | leased,
+                older_than=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
+            )
         with self._lock:
             for each in gone:
                 self._retained.pop(each, None)

@@ -1,0 +1,8 @@
+"""A snapshot as tables: state and rows in flight decoded without Spark and without Java, asked with SQL.
+
+types, unsafe_rows                      Spark's types and rows, as Arrow
+state_files, state_schema, state_rows   the files of a state store, what they hold, and their entries
+state_tables                            tables and columns as the user's code names them
+delta_log, channels, sinks, meta, live  everything else that a cut has
+relations, engine, cut                  what can be asked, by what, and from where
+"""

@@ -1,0 +1,224 @@
+"""The SQL engine: DuckDB, in memory, that can read what it is given and nothing else.
+
+It opens no file and no address, loads no extension, takes no configuration, and runs only statements that read. What a
+query may take is bounded: its memory, and, if the caller says so, its time. A relation is handed over when a query
+names it; an engine keeps it for the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from strobe.look.relations import Lost, Relation
+from strobe.model.errors import Failed, Misuse
+from strobe.model.suggest import did_you_mean
+
+__all__ = ["Engine", "Limits"]
+
+_SCHEMAS: Final = ("state", "in_flight", "channel", "sink", "meta")
+_READS: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_OWN: Final = "memory"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a query may take. `seconds` None: as long as it takes."""
+
+    memory: str = "1GB"
+    seconds: float | None = None
+
+
+class Engine:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "enable_external_access": "false",
+            "autoload_known_extensions": "false",
+            "autoinstall_known_extensions": "false",
+            "allow_community_extensions": "false",
+            "memory_limit": limits.memory,
+            "threads": str(max(1, min(8, os.cpu_count() or 1))),
+        }
+        try:
+            self._db = duckdb.connect(":memory:", config=config)
+        except duckdb.Error as error:
+            raise Misuse(
+                f"A query cannot have {limits.memory!r} of memory: {_first_line(error)}.",
+                next="Give an amount such as 500MB or 4GB.",
+            ) from error
+        self._relations: dict[tuple[str, str, str], Relation] = {}
+        self._shown: set[tuple[str, str, str]] = set()
+        self._locked = False
+
+    def add(self, relations: Iterable[Relation], catalog: str = "") -> None:
+        """Relations of a snapshot; those of a second one are named `catalog.state.…`."""
+        if catalog:
+            if catalog.lower() in (*_SCHEMAS, "main", "temp", "system", _OWN) or not catalog.isidentifier():
+                raise Misuse(
+                    f"A snapshot cannot be called {catalog!r} in a query.", next="Choose another word, such as before."
+                )
+            self._db.execute(f"attach ':memory:' as {_quoted(catalog)}")
+        for schema in _SCHEMAS:
+            self._db.execute(f"create schema {_quoted(catalog or _OWN)}.{_quoted(schema)}")
+        for each in relations:
+            key = (catalog.lower(), each.schema.lower(), each.name.lower())
+            self._relations[key] = each
+
+    def sql(self, query: str) -> pa.Table:
+        """The rows of the last statement."""
+        if not self._locked:
+            self._db.execute("set python_enable_replacements=false")
+            self._db.execute("set lock_configuration=true")
+            self._locked = True
+        statements = self._statements(query)
+        self._provide(statements)
+        timer = threading.Timer(self._limits.seconds, self._db.interrupt) if self._limits.seconds else None
+        try:
+            if timer is not None:
+                timer.start()
+            for statement in statements[:-1]:
+                self._db.execute(statement).fetchall()
+            return self._answer(statements[-1])
+        except (duckdb.Error, RuntimeError) as error:
+            raise self._said(error) from error
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _answer(self, statement: Any) -> pa.Table:
+        if statement.type == duckdb.StatementType.SELECT:
+            answer = self._db.sql(str(statement.query))
+            if answer is not None:
+                return answer.to_arrow_table()
+        rows = self._db.execute(statement).fetchall()
+        names = [str(column[0]) for column in self._db.description or ()]
+        return pa.table([[row[i] for row in rows] for i in range(len(names))], names=names)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _statements(self, query: str) -> list[Any]:
+        try:
+            statements = list(self._db.extract_statements(query))
+        except duckdb.Error as error:
+            raise Misuse(f"The query is not SQL: {_message(error)}", untouched="Nothing was read.") from error
+        if not statements:
+            raise Misuse("The query is empty.", next="Try: select * from meta.stages")
+        for statement in statements:
+            if statement.type not in _READS:
+                kind = str(statement.type).rpartition(".")[2].lower()
+                raise Misuse(
+                    f"A snapshot can only be read, and this is a statement of the kind {kind}.",
+                    untouched="Nothing was run.",
+                    next="Use select, with, from, describe, summarize or explain.",
+                )
+        return statements
+
+    def _provide(self, statements: list[Any]) -> None:
+        for statement in statements:
+            named = self._named(str(statement.query))
+            for key in self._relations if named is None else named:
+                if named is None and key[2] not in str(statement.query).lower():
+                    continue
+                try:
+                    self._show(key)
+                except Lost:
+                    if named is not None:
+                        raise
+
+    def _named(self, query: str) -> set[tuple[str, str, str]] | None:
+        """The relations that a statement names; None if DuckDB does not say, as of an `explain`."""
+        ((text,),) = self._db.execute("select json_serialize_sql(?)", [query]).fetchall()
+        tree = json.loads(text)
+        if tree.get("error"):
+            return None
+        found = set()
+        for catalog, schema, table in _tables(tree):
+            key = (catalog.lower() if catalog.lower() != _OWN else "", schema.lower(), table.lower())
+            if key in self._relations:
+                found.add(key)
+        return found
+
+    def _show(self, key: tuple[str, str, str]) -> None:
+        if key in self._shown:
+            return
+        relation = self._relations[key]
+        name = f"rows_{len(self._shown) + 1}"
+        self._db.register(name, relation.load())
+        place = f"{_quoted(key[0] or _OWN)}.{_quoted(relation.schema)}.{_quoted(relation.name)}"
+        self._db.execute(f"create view {place} as select * from temp.main.{name}")  # noqa: S608
+        self._shown.add(key)
+
+    def _said(self, error: Exception) -> Exception:
+        text = _message(error)
+        if isinstance(error, duckdb.InterruptException):
+            return Failed(
+                f"The query was stopped after {self._limits.seconds:g} s, its limit."
+                if self._limits.seconds
+                else "The query was stopped.",
+                untouched="Nothing was changed.",
+                next="Ask for less, or give it more time with --timeout.",
+            )
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return Failed(
+                f"The query needs more memory than the {self._limits.memory} that it may use.",
+                untouched="Nothing was changed.",
+                next="Ask for less, or give it more with --memory.",
+            )
+        if isinstance(error, duckdb.PermissionException):
+            return Misuse(f"A query reads the snapshot and nothing else: {text}", untouched="Nothing was read.")
+        if isinstance(error, duckdb.CatalogException) and "able with name" in text:
+            wanted = text.partition("with name ")[2].partition(" ")[0]
+            names = [f"{c}.{r.full_name}" if c else r.full_name for (c, _, _), r in self._relations.items()]
+            close = [name for name in names if name.rpartition(".")[2].lower() == wanted.lower()]
+            guess = f"Did you mean {' or '.join(close)}? " if close else did_you_mean(wanted, names)
+            return Misuse(
+                f"There is no relation {wanted!r} in the snapshot.",
+                untouched="Nothing was read.",
+                next=f"{guess}Its relations: {', '.join(names)}.",
+            )
+        if isinstance(error, duckdb.InvalidInputException | duckdb.ParserException | duckdb.ProgrammingError):
+            return Misuse(f"The query cannot be run: {text}", untouched="Nothing was changed.")
+        return Failed(f"The query failed: {text}", untouched="Nothing was changed.")
+
+
+def _tables(tree: Any) -> Iterator[tuple[str, str, str]]:
+    todo: list[Any] = [tree]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            if value.get("type") == "BASE_TABLE":
+                yield tuple(str(value.get(f"{n}_name") or "") for n in ("catalog", "schema", "table"))  # type: ignore[misc]
+            elif value.get("type") == "SHOW_REF" and isinstance(value.get("table_name"), str):
+                parts = [p.strip('"') for p in value["table_name"].split(".")]
+                if len(parts) in (2, 3):
+                    yield ("", *parts) if len(parts) == 2 else tuple(parts)
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _message(error: Exception) -> str:
+    """DuckDB's words without the name of its class, on one line."""
+    text = str(error).partition("\n\nLINE")[0].strip()
+    kind, colon, rest = text.partition(" Error: ")
+    text = rest if colon and len(kind) < 30 else text
+    return " ".join(text.split()).rstrip(".") + "."
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

@@ -1,0 +1,201 @@
+"""What a snapshot can be asked for: its relations, each with what it is and how its rows are got.
+
+Rows are got when a query names the relation, so a part of a snapshot that is damaged, or of a format that is not known,
+costs that relation and no other. `Lost` says which one it is and why.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from strobe.look import meta
+from strobe.look.channels import channel_rows, in_flight_rows
+from strobe.look.sinks import sink_rows
+from strobe.look.state_files import stores_of
+from strobe.look.state_schema import operators_of
+from strobe.look.state_tables import StateTable, rows_of, tables_of
+from strobe.look.types import Unsupported
+from strobe.model.errors import Damaged, StrobeError
+from strobe.model.ids import NodeId
+from strobe.store.check import owner
+from strobe.store.locate import Located
+from strobe.store.manifest import NOTHING, Manifest
+
+__all__ = ["Fallback", "Lost", "Relation", "relations_of"]
+
+# What Python and Arrow raise when bytes from outside are not what they should be.
+UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RecursionError,
+    RuntimeError, TypeError, ValueError, zipfile.BadZipFile, pa.ArrowException, StrobeError,
+)  # fmt: skip
+
+Fallback = Callable[[Located, StateTable], pa.Table]
+"""Reads a table of state that is not decoded here, by other means; raises if there are none."""
+
+
+class Lost(Damaged):
+    """A relation whose rows cannot be had."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """`schema`.`name`, as a query names it. `columns` are None where only reading tells. `key`: what tells its rows
+    apart, where that is known."""
+
+    schema: str
+    name: str
+    about: str
+    read: Callable[[], pa.Table]
+    columns: pa.Schema | None = None
+    key: tuple[str, ...] = ()
+    stage: str = ""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def load(self) -> pa.Table:
+        try:
+            return self.read()
+        except Lost:
+            raise
+        except UNREADABLE as error:
+            why = error.what if isinstance(error, StrobeError) else f"{error!s:.300}" or type(error).__name__
+            raise Lost(
+                f"{self.full_name} is lost: {why.rstrip('.')}.",
+                untouched="Nothing was changed, and the other relations can be asked.",
+                next=f"{error.next}" if isinstance(error, StrobeError) and error.next else "",
+            ) from error
+
+
+def relations_of(found: Located, manifest: Manifest, fallback: Fallback | None = None) -> tuple[Relation, ...]:
+    """All relations of a snapshot, in the order in which people look for them."""
+    if manifest.host == "live":
+        from strobe.look.live import live_relations
+
+        return _distinct([*live_relations(found, manifest), *_meta(manifest)])
+    return _distinct(
+        [*_states(found, manifest, fallback), *_channels(found, manifest), *_sinks(manifest), *_meta(manifest)]
+    )
+
+
+def _distinct(relations: list[Relation]) -> tuple[Relation, ...]:
+    """SQL does not tell names apart that differ in case."""
+    seen: set[str] = set()
+    kept = []
+    for each in relations:
+        name, count = each.name, 1
+        while f"{each.schema}.{name}".lower() in seen:
+            count += 1
+            name = f"{each.name}_{count}"
+        seen.add(f"{each.schema}.{name}".lower())
+        kept.append(Relation(each.schema, name, each.about, each.read, each.columns, each.key, each.stage))
+    return tuple(kept)
+
+
+# ── state ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _states(found: Located, manifest: Manifest, fallback: Fallback | None) -> Iterator[Relation]:
+    for uid, node in manifest.nodes.items():
+        if node.batch in (None, NOTHING) or not any(path.startswith("state/") for path in node.files):
+            continue
+        files = node.files
+        source = _Files(found, manifest, uid)
+        for table in tables_of(uid, operators_of(files, source.read), node.extra.get("operators")):
+            about = f"{table.operator_name or 'an operator'} of stage {uid}" + (
+                f", variable {table.variable}" if table.variable else ""
+            )
+            yield Relation(
+                "state",
+                table.name,
+                about,
+                _reader(source, table, fallback),
+                table.schema if table.columns else None,
+                table.key,
+                uid,
+            )
+
+
+def _reader(source: _Files, table: StateTable, fallback: Fallback | None) -> Callable[[], pa.Table]:
+    def read() -> pa.Table:
+        try:
+            if table.problem:
+                raise Unsupported(table.problem)
+            return source.table(table)
+        except Unsupported as error:
+            if fallback is None:
+                raise Lost(
+                    f"state.{table.name} is not decoded here: it has {error}.",
+                    untouched="The other relations can be asked.",
+                    next="Spark can read it: install Strobe with the extra 'spark', and Java.",
+                ) from error
+            return fallback(source.found, table)
+
+    return read
+
+
+class _Files:
+    """The files of a stage in a snapshot."""
+
+    def __init__(self, found: Located, manifest: Manifest, uid: NodeId) -> None:
+        self.found, self.manifest, self.uid = found, manifest, uid
+        self.files = manifest.nodes[uid].files
+
+    def read(self, path: str) -> bytes:
+        return self.found.store.read(self.files[path], owner(self.manifest, f"nodes/{self.uid}/files/{path}"))
+
+    def lay_out(self, path: str, target: Path) -> None:
+        target.write_bytes(self.read(path))
+
+    def table(self, table: StateTable) -> pa.Table:
+        stores = [s for s in stores_of(self.files) if s.operator == table.operator and s.name == table.store]
+        return pa.Table.from_batches(rows_of(table, tuple(stores), self.read, self.lay_out), table.schema)
+
+
+# ── channels, sinks, what it says of itself ─────────────────────────────────────────────────────────────────────────
+
+
+def _channels(found: Located, manifest: Manifest) -> Iterator[Relation]:
+    for name in manifest.channels:
+        yield Relation(
+            "in_flight",
+            name,
+            f"rows of channel {name} that a stage had yet to read, once for each such stage",
+            lambda name=name: in_flight_rows(found, manifest, name),  # type: ignore[misc]
+        )
+    for name in manifest.channels:
+        yield Relation(
+            "channel",
+            name,
+            f"rows of channel {name} up to the barrier, as far as they are kept",
+            lambda name=name: channel_rows(found, manifest, name),  # type: ignore[misc]
+        )
+
+
+def _sinks(manifest: Manifest) -> Iterator[Relation]:
+    counts: dict[str, int] = {}
+    for name in manifest.sinks:
+        counts[name.partition("/")[0]] = counts.get(name.partition("/")[0], 0) + 1
+    for name, prepared in manifest.sinks.items():
+        stage, _, number = name.partition("/")
+        shown = stage if counts[stage] == 1 else f"{stage}__{number}"
+        yield Relation(
+            "sink",
+            shown,
+            f"what sink {number} of stage {stage} showed at the cut",
+            lambda prepared=prepared, name=name: sink_rows(name, prepared),  # type: ignore[misc]
+            stage=stage,
+        )
+
+
+def _meta(manifest: Manifest) -> Iterator[Relation]:
+    tables: Mapping[str, tuple[str, Callable[[Manifest], pa.Table]]] = meta.TABLES
+    for name, (about, make) in tables.items():
+        table = make(manifest)
+        yield Relation("meta", name, about, lambda table=table: table, table.schema)  # type: ignore[misc]

@@ -1,0 +1,323 @@
+"""The state of a stage as tables: which there are, what their columns are called, and their rows.
+
+An operator with one store is one table, named like its stage. What has several (the two sides of a join, the variables
+of a transformWithState, several operators in one stage) is a table each: `<stage>__left`, `<stage>__counts`,
+`<stage>__timers`; of several operators of a kind, all but the outermost have their number in the name.
+
+Columns are called what the user's code calls them, as far as the snapshot says so: keys by their names, results of
+aggregates by theirs. What Spark only keeps for itself (dummies, counters, indexes) is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strobe.look.state_files import Chunk, StoreFiles, read_entries
+from strobe.look.state_rows import decode_keys, decode_lists, decode_values
+from strobe.look.state_schema import Family, Operator
+from strobe.look.types import Field
+
+__all__ = ["Column", "StateTable", "rows_of", "tables_of"]
+
+_HIDDEN: Final = frozenset({"__dummy__", "__empty__"})
+_JOIN: Final = "symmetricHashJoin"
+_ROWS: Final = "keyWithIndexToValue"
+_TIMED_ROWS: Final = "keyWithTsToValues"
+_TRANSFORM: Final = "transformWithState"
+_GROUPS: Final = ("applyInPandasWithState", "flatMapGroupsWithState")
+# What an aggregate keeps for a function, as Spark calls it.
+_BUFFERS: Final = {
+    "sum": ("sum", "isEmpty"), "avg": ("sum", "count"), "count": ("count",), "min": ("min",), "max": ("max",),
+    "first": ("first", "valueSet"), "last": ("last", "valueSet"), "any_value": ("first", "valueSet"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a column comes from: the key or the value at a place, or a field of the struct there. `over`: the place of
+    the value that it is divided by, for a mean."""
+
+    name: str
+    side: str
+    place: int
+    inner: int | None = None
+    over: int | None = None
+    is_key: bool = False
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """A table of a stage's state. `problem` says why it cannot be decoded here; then it has no columns."""
+
+    name: str
+    stage: str
+    operator: int
+    operator_name: str
+    store: str
+    family: Family | None = None
+    columns: tuple[Column, ...] = ()
+    many: bool = False
+    problem: str = ""
+    variable: str = ""
+    paths: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(c.name, _type_of(c, self.family)) for c in self.columns])
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(c.name for c in self.columns if c.is_key)
+
+
+def tables_of(stage: str, operators: tuple[Operator, ...], described: object) -> tuple[StateTable, ...]:
+    """The tables of a stage's state. `described` is what the snapshot says of the stage's operators."""
+    notes = (
+        [o for o in described if isinstance(o, dict) and o.get("kind") != "watermark"]
+        if isinstance(described, list)
+        else []
+    )
+    found: list[StateTable] = []
+    for number, operator in enumerate(operators):
+        note = notes[number] if len(notes) == len(operators) else {}
+        tables = _tables(stage, operator, note)
+        many = len(operators) > 1 and number > 0
+        found += [_named(t, stage, f"{operator.number}" if many else "") for t in tables]
+    return tuple(found)
+
+
+def _named(table: StateTable, stage: str, number: str) -> StateTable:
+    words = [stage, *((number,) if number else ()), *((table.name,) if table.name else ())]
+    values = {f: getattr(table, f) for f in table.__dataclass_fields__}
+    return StateTable(**{**values, "name": "__".join(words)})
+
+
+def _tables(stage: str, operator: Operator, note: Mapping[str, Any]) -> Iterator[StateTable]:
+    """Of one operator; the name is what comes after the stage's."""
+    number, name = operator.number, operator.name
+    if operator.problem:
+        yield StateTable("", stage, number, name, "default", problem=operator.problem)
+    elif name.startswith(_JOIN):
+        yield from _join(stage, operator)
+    elif name.startswith(_TRANSFORM):
+        yield from _variables(stage, operator)
+    else:
+        for store in operator.stores:
+            word = "" if store.name == "default" else store.name
+            for family in store.families:
+                columns = _unique(_columns(name, family, note))
+                yield StateTable(word, stage, number, name, store.name, family, columns)
+
+
+def _join(stage: str, operator: Operator) -> Iterator[StateTable]:
+    stores = {
+        family.name if len(s.families) > 1 else s.name: (s, family) for s in operator.stores for family in s.families
+    }
+    for side in ("left", "right"):
+        name = next((n for n in stores if n.startswith(f"{side}-") and n.endswith((_ROWS, _TIMED_ROWS))), None)
+        if name is None:
+            known = ", ".join(stores)[:100]
+            yield StateTable(
+                side, stage, operator.number, operator.name, "default", problem=f"a join that keeps {known}"
+            )
+            continue
+        store, family = stores[name]
+        columns = [Column(f.name, "value", i, is_key=f.name != "matched") for i, f in enumerate(family.value)]
+        many = name.endswith(_TIMED_ROWS)
+        yield StateTable(side, stage, operator.number, operator.name, store.name, family, _unique(columns), many)
+
+
+def _variables(stage: str, operator: Operator) -> Iterator[StateTable]:
+    families = {family.name: (store, family) for store in operator.stores for family in store.families}
+    for variable in operator.variables:
+        timers = variable.kind == "timers"
+        word = "timers" if timers else variable.name
+        if variable.name not in families:
+            yield StateTable(word, stage, operator.number, operator.name, "default", problem="its schema is not there")
+            continue
+        store, family = families[variable.name]
+        columns = _of_key(family)
+        if not timers:
+            columns += _of_value(family.value)
+        many = variable.kind == "list"
+        if many:
+            columns.insert(sum(c.side == "key" for c in columns), Column("position", "position", 0, is_key=True))
+        yield StateTable(
+            word,
+            stage,
+            operator.number,
+            operator.name,
+            store.name,
+            family,
+            _unique(columns),
+            many,
+            variable=variable.name,
+        )
+
+
+# ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _columns(operator: str, family: Family, note: Mapping[str, Any]) -> list[Column]:
+    if operator.startswith("sessionWindow"):
+        names = {f.name for f in family.key} | {"session_window"}
+        return [Column(f.name, "value", i, is_key=f.name in names) for i, f in enumerate(family.value)]
+    keys = _keys(family, note)
+    taken = {f.name for f in family.key}
+    if operator in _GROUPS:
+        return [*keys, *_of_value(family.value)]
+    if operator == "stateStoreSave" and (named := _results(family, note)):
+        return [*keys, *named]
+    return [*keys, *(c for c in _of_value(family.value, flat=False) if c.name not in taken)]
+
+
+def _keys(family: Family, note: Mapping[str, Any]) -> list[Column]:
+    noted, names = note.get("keys"), note.get("names")
+    listed = noted if isinstance(noted, list) and len(noted) == len(family.key) else [{}] * len(family.key)
+    called = names if isinstance(names, dict) else {}
+    found = []
+    for place, (column, each) in enumerate(zip(family.key, listed, strict=True)):
+        text = each.get("name") if isinstance(each, dict) else None
+        given = called.get(text) if isinstance(text, str) else None
+        name = given if isinstance(given, str) and column.name == "_groupingexpression" else column.name
+        found.append(Column(name, "key", place, is_key=True))
+    return found
+
+
+def _results(family: Family, note: Mapping[str, Any]) -> list[Column]:
+    """The values of an aggregate by the names of its results; empty if the snapshot does not say which they are."""
+    values, names = note.get("values"), note.get("names")
+    if not isinstance(values, list) or not isinstance(names, dict):
+        return []
+    columns: list[Column] = []
+    place = 0
+    for text, kind in dict.fromkeys((str(v.get("name")), str(v.get("type"))) for v in values if isinstance(v, dict)):
+        buffers = _BUFFERS.get(kind.partition("(")[0])
+        kept = [f.name for f in family.value[place : place + 2]]
+        if buffers is None or not kept or kept[0] != buffers[0]:
+            return []
+        name = str(names.get(text, text))
+        two = len(buffers) == 2 and kept[1:] == [buffers[1]] and (kind != "sum" or buffers[1] == "isEmpty")
+        if kind.startswith("avg"):
+            if not two:
+                return []
+            if pa.types.is_floating(family.value[place].type.arrow):
+                columns.append(Column(name, "value", place, over=place + 1))
+            else:
+                columns += [Column(f"{name}_sum", "value", place), Column(f"{name}_count", "value", place + 1)]
+        else:
+            columns.append(Column(name, "value", place))
+        place += 2 if two else 1
+    return columns if place == len(family.value) else []
+
+
+def _of_key(family: Family) -> list[Column]:
+    """The fields of the grouping key, then those of a map's key, or the time of a timer."""
+    found = []
+    for place, column in enumerate(family.key):
+        if column.type.name == "struct" and column.name in ("key", "userKey"):
+            found += [Column(f.name, "key", place, i, is_key=True) for i, f in enumerate(column.type.fields)]
+        else:
+            found.append(Column(column.name, "key", place, is_key=True))
+    return found
+
+
+def _of_value(fields: tuple[Field, ...], *, flat: bool = True) -> list[Column]:
+    found = []
+    for place, column in enumerate(fields):
+        if column.name in _HIDDEN:
+            continue
+        if flat and column.type.name == "struct" and column.name in ("value", "groupState"):
+            found += [Column(f.name, "value", place, i) for i, f in enumerate(column.type.fields)]
+        else:
+            found.append(Column(column.name, "value", place))
+    return found
+
+
+def _unique(columns: list[Column]) -> tuple[Column, ...]:
+    """No two columns of a table have one name, whatever their case."""
+    seen: dict[str, int] = {}
+    found = []
+    for column in columns:
+        name, count = column.name, 1
+        while name.lower() in seen:
+            count += 1
+            name = f"{column.name}_{count}"
+        seen[name.lower()] = 1
+        found.append(Column(name, column.side, column.place, column.inner, column.over, column.is_key))
+    return tuple(found)
+
+
+def _type_of(column: Column, family: Family | None) -> pa.DataType:
+    if column.side == "position" or family is None:
+        return pa.int64()
+    if column.over is not None:
+        return pa.float64()
+    kind = (family.key if column.side == "key" else family.value)[column.place].type
+    return kind.arrow if column.inner is None else kind.fields[column.inner].type.arrow
+
+
+# ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows_of(
+    table: StateTable,
+    stores: tuple[StoreFiles, ...],
+    read: Callable[[str], bytes],
+    lay_out: Callable[[str, Path], None],
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table in some of its partitions. ValueError if what they hold is not what Spark writes."""
+    for store in stores:
+        with tempfile.TemporaryDirectory(prefix="strobe-state-") as scratch:
+            entries = read_entries(store, read, lay_out, Path(scratch))
+            # Closed before its directory goes, also if a row cannot be decoded.
+            with contextlib.closing(entries.chunks) as chunks:  # type: ignore[type-var]
+                for chunk in chunks:
+                    number = entries.families.get(table.family.name) if table.family else None
+                    if entries.families:
+                        chunk = _of_family(chunk, number)
+                    if chunk.keys:
+                        yield _batch(table, chunk, plain=entries.plain, skip=2 if entries.families else 0)
+
+
+def _of_family(chunk: Chunk, number: int | None) -> Chunk:
+    if number is None:
+        return Chunk([], [])
+    mark = number.to_bytes(2, "little")
+    kept = [i for i, key in enumerate(chunk.keys) if key[:2] == mark]
+    return Chunk([chunk.keys[i] for i in kept], [chunk.values[i] for i in kept])
+
+
+def _batch(table: StateTable, chunk: Chunk, *, plain: bool, skip: int) -> pa.RecordBatch:
+    family = table.family
+    assert family is not None
+    wanted = {c.side for c in table.columns}
+    keys = decode_keys(chunk.keys, family, plain=plain, skip=skip) if "key" in wanted else []
+    positions: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, np.int64)
+    if table.many:
+        owners, positions, values = decode_lists(chunk, family.value)
+        keys = [column.take(pa.array(owners)) for column in keys]
+    else:
+        values = decode_values(chunk.values, family.value, plain=plain) if "value" in wanted else []
+    arrays = []
+    for column in table.columns:
+        if column.side == "position":
+            arrays.append(pa.array(positions))
+            continue
+        array = (keys if column.side == "key" else values)[column.place]
+        if column.inner is not None:
+            array = array.flatten()[column.inner]
+        if column.over is not None:
+            count = values[column.over].cast(pa.float64())
+            array = pc.divide(array, pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), count))
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
