@@ -30,13 +30,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def leased(home: Path) -> frozenset[int] | None:
+def leased(home: Path) -> set[int] | None:
     with retiring(home, "ledger") as held:
-        return None if held is None else frozenset(map(int, held))
+        return None if held is None else set(map(int, held))
 
 
 def test_a_snapshot_is_leased_until_it_is_let_go(home: Path) -> None:
-    assert leased(home) == frozenset()
+    assert leased(home) == set()
     one, two = (take_lease(home, "ledger", SnapshotId(12)) for _ in range(2))
     assert one is not None
     assert two is not None
@@ -45,7 +45,7 @@ def test_a_snapshot_is_leased_until_it_is_let_go(home: Path) -> None:
     assert leased(home) == {12}
     two.release()
     two.release()
-    assert leased(home) == frozenset()
+    assert leased(home) == set()
     assert [p.name for p in (home / JobLayout("ledger").leases).iterdir()] == ["door"]
 
 
@@ -58,7 +58,7 @@ def test_a_reader_that_is_killed_lets_go(home: Path) -> None:
     assert leased(home) == {7}
     reader.send_signal(signal.SIGKILL)
     reader.wait()
-    assert leased(home) == frozenset()
+    assert leased(home) == set()
 
 
 def test_nothing_is_retired_while_a_reader_comes_in(home: Path) -> None:
