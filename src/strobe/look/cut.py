@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from strobe.look.engine import Engine, Limits
 from strobe.look.relations import Fallback, Relation, relations_of
@@ -21,7 +22,7 @@ from strobe.store.leases import Lease, take_lease
 from strobe.store.locate import Located, locate
 from strobe.store.manifest import Manifest
 
-__all__ = ["Cut", "open_snapshot"]
+__all__ = ["Cut", "open_snapshot", "save_parquet"]
 
 
 class Cut:
@@ -133,6 +134,10 @@ def open_snapshot(
             raise
         return Cut(found, manifest, lease, Limits(memory, timeout), fallback)
     raise Failed(f"Snapshot {snapshot} went while it was being opened.", next="Name one that is retained.")
+
+
+def save_parquet(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path)
 
 
 def _lease(found: Located) -> Lease | None:

@@ -26,6 +26,7 @@ __all__ = ["TableAt", "TableFile", "read_files", "table_at"]
 _LOG: Final = "_delta_log"
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
+_NUMBER: Final = b"PARQUET:field_id"
 _LARGEST_ENTRY: Final = 1 << 28
 _PLAIN_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "appendOnly", "invariants"})
 
@@ -90,10 +91,16 @@ def shaped(rows: pa.Table, columns: tuple[Field, ...], partition: Mapping[str, s
     """`rows` with these columns: one that a file does not have is null, one that its path has is a constant."""
     if not columns:
         return rows
+    numbers = {int(f.metadata[_NUMBER]): i for i, f in enumerate(rows.schema) if _NUMBER in (f.metadata or {})}
     arrays = []
     for column in columns:
-        if column.name in rows.column_names:
-            arrays.append(rows.column(column.name).cast(column.type.arrow))
+        if numbers and column.number is not None:
+            place = numbers.get(column.number)
+        else:
+            name = column.first if column.number is not None else column.name
+            place = rows.column_names.index(name) if name in rows.column_names else None
+        if place is not None:
+            arrays.append(rows.column(place).cast(column.type.arrow))
         elif partition.get(column.name) is not None:
             value = pa.scalar(partition[column.name], pa.string()).cast(column.type.arrow)
             arrays.append(pa.chunked_array([pa.repeat(value, rows.num_rows)]))

@@ -38,6 +38,19 @@ Fallback = Callable[[Located, StateTable], pa.Table]
 """Reads a table of state that is not decoded here, by other means; raises if there are none."""
 
 
+_OPERATORS = {
+    "": "an operator",
+    "stateStoreSave": "aggregation",
+    "sessionWindowStateStoreSaveExec": "session windows",
+    "dedupe": "deduplication",
+    "dedupeWithinWatermark": "deduplication within the watermark",
+    "symmetricHashJoin": "stream-stream join",
+    "transformWithStateInPandasExec": "transformWithState",
+    "transformWithStateExec": "transformWithState",
+    "transformWithStateInPySparkExec": "transformWithState",
+}
+
+
 class Lost(Damaged):
     """A relation whose rows cannot be had."""
 
@@ -108,8 +121,8 @@ def _states(found: Located, manifest: Manifest, fallback: Fallback | None) -> It
         files = node.files
         source = _Files(found, manifest, uid)
         for table in tables_of(uid, operators_of(files, source.read), node.extra.get("operators")):
-            about = f"{table.operator_name or 'an operator'} of stage {uid}" + (
-                f", variable {table.variable}" if table.variable else ""
+            about = f"{_OPERATORS.get(table.operator_name, table.operator_name)} of stage {uid}" + (
+                f", variable {table.variable}" if table.variable and not table.variable.startswith("$") else ""
             )
             yield Relation(
                 "state",
@@ -183,6 +196,8 @@ def _sinks(manifest: Manifest) -> Iterator[Relation]:
     for name in manifest.sinks:
         counts[name.partition("/")[0]] = counts.get(name.partition("/")[0], 0) + 1
     for name, prepared in manifest.sinks.items():
+        if not any(isinstance(each.data, dict) and "path" in each.data for each in prepared):
+            continue  # a topic, a database, a function: nothing there can be read as it was
         stage, _, number = name.partition("/")
         shown = stage if counts[stage] == 1 else f"{stage}__{number}"
         yield Relation(

@@ -40,8 +40,12 @@ class SparkType:
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """`number` and `first`, the name under which it got that, tell a column of a channel through all its changes."""
+
     name: str
     type: SparkType
+    number: int | None = None
+    first: str = ""
 
 
 _SIMPLE: Final[Mapping[str, SparkType]] = {
@@ -80,7 +84,11 @@ def struct_of(value: object, depth: int = 0) -> SparkType:
 def _field(value: object, depth: int) -> Field:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ValueError("its schema has a column without a name")
-    return Field(value["name"], _type(value.get("type"), depth + 1))
+    about = value.get("metadata")
+    number = about.get("strobe.id") if isinstance(about, dict) else None
+    first = str(about.get("strobe.first", value["name"])) if isinstance(about, dict) else value["name"]
+    kind = _type(value.get("type"), depth + 1)
+    return Field(value["name"], kind, number if isinstance(number, int) else None, first)
 
 
 def _type(value: Any, depth: int) -> SparkType:
