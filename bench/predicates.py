@@ -26,7 +26,7 @@ from typing import TypeVar
 from strobe.hosts.live import NodeSpec, Process, Topology, Wait, all_of, joined
 from strobe.hosts.live.api.codec import encode_state
 from strobe.hosts.live.snapshot.checks import Check
-from strobe.hosts.live.snapshot.snapshots import Loaded
+from strobe.hosts.live.snapshot.snapshots import Loaded, stored_states
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.predicates.computation import Computation, Positions
 from strobe.predicates.condition import read_condition
@@ -68,7 +68,8 @@ def deadlock(processes: int) -> float:
     }  # fmt: skip
     channels = joined(*((giver, name) for name, givers in waits.items() for giver in givers))
     topology = Topology("bench", tuple(NodeSpec(NodeId(name), Waiter) for name in names), channels)
-    loaded = Loaded(SnapshotId(1), {NodeId(n): encode_state({"waits": w}, n) for n, w in waits.items()})
+    states = stored_states({NodeId(n): encode_state({"waits": w}, n) for n, w in waits.items()})
+    loaded = Loaded(SnapshotId(1), states)
     finding, took = timed(lambda: Check("deadlock")(loaded, topology.graph, topology), 3)
     assert len(finding.facts["processes"]) == half
     print(f"deadlock       {processes:>9,} processes {sum(map(len, waits.values())):>9,} waits {took * 1000:12.1f} ms")

@@ -14,8 +14,9 @@ from strobe.hosts.live.api.attach import Service
 from strobe.hosts.live.api.codec import encode_message, encode_state, stamped_item
 from strobe.hosts.live.api.diffusing import TerminationSignal
 from strobe.hosts.live.snapshot import checks as live_checks
+from strobe.hosts.live.snapshot.bulk import packed
 from strobe.hosts.live.snapshot.checks import Check
-from strobe.hosts.live.snapshot.snapshots import Loaded
+from strobe.hosts.live.snapshot.snapshots import Loaded, stored_contents, stored_states
 from strobe.hosts.live.wire.control import TimerState
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
@@ -97,9 +98,11 @@ def shown(
     topology = Topology("t", tuple(NodeSpec(NodeId(n), kinds[n]) for n in states), complete(states))
     loaded = Loaded(
         SnapshotId(1),
-        {NodeId(node): encode_state(state, node) for node, state in states.items()},
-        {ChannelId(c): [m if isinstance(m, bytes) else encode_message(m) for m in ms]
-         for c, ms in (in_flight or {}).items()},
+        stored_states({NodeId(node): encode_state(state, node) for node, state in states.items()}),
+        stored_contents({
+            ChannelId(c): b"".join(packed([m if isinstance(m, bytes) else encode_message(m) for m in ms], len(ms)))
+            for c, ms in (in_flight or {}).items()
+        }),
         timers={NodeId(node): [TimerState(name, 1.0, None) for name in names]
                 for node, names in (timers or {}).items()},
     )  # fmt: skip
@@ -337,8 +340,9 @@ def test_a_function_of_ones_own_is_given_plain_values(tmp_path: Path) -> None:
     topology = Topology("t", (NodeSpec(NodeId("a"), Plain), NodeSpec(NodeId("b"), Plain)), complete("ab"))
 
     def ask(name: str, x: int) -> Finding:
-        states = {NodeId(n): encode_state({"x": x}, n) for n in "ab"}
-        loaded = Loaded(SnapshotId(1), states, {ChannelId("a-b"): [encode_message(1)]})
+        states = stored_states({NodeId(n): encode_state({"x": x}, n) for n in "ab"})
+        contents = stored_contents({ChannelId("a-b"): b"".join(packed([encode_message(1)], 1))})
+        loaded = Loaded(SnapshotId(1), states, contents)
         return Check.named(f"{tmp_path}/own.py:{name}")(loaded, topology.graph, None)
 
     assert (ask("low", 3).found, ask("low", 3).sentence) == (True, "only 7")

@@ -9,10 +9,11 @@ import pytest
 
 from strobe.hosts.live.api.codec import encode_message, encode_plain
 from strobe.hosts.live.api.topology import joined
+from strobe.hosts.live.snapshot.bulk import packed
 from strobe.hosts.live.snapshot.snapshots import Gathering, NodePart, gathered, load, write
 from strobe.hosts.live.wire.control import Part, TimerState
 from strobe.model.graph import Graph
-from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.consistency import InconsistentCut
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
@@ -27,7 +28,8 @@ TIMER = TimerState("tick", 0.25, 1.5)
 
 def part(**changes: Any) -> Part:
     whole: dict[str, Any] = {
-        "incarnation": 1, "snapshot": 1, "state_bytes": 0, "sent": {}, "received": {}, "contents": {}, "timers": [],
+        "incarnation": 1, "snapshot": 1, "state_bytes": 0, "sent": {}, "received": {}, "contents": {},
+        "content_bytes": {}, "timers": [],
         "step": 3, "gap_ms": 0.1, "write_ms": 0.2, "align_ms": 0.3, "forked": False, **changes,
     }  # fmt: skip
     return Part(**whole)
@@ -38,7 +40,8 @@ def gather(store: SnapshotStore, *, sent: int, received: int, held: int) -> Gath
     items = [encode_message(number) for number in range(received + 1, received + held + 1)]
     state = encode_plain({"x": 1})
     gathering.parts[A] = NodePart(part(sent={"a-b": sent}, timers=[TIMER]), state)
-    gathering.parts[B] = NodePart(part(received={"a-b": received}, contents={"a-b": items}), state)
+    contents = {ChannelId("a-b"): b"".join(packed(items, held))} if held else {}
+    gathering.parts[B] = NodePart(part(received={"a-b": received}, contents={"a-b": held}), state, contents)
     return gathering
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from strobe.hosts.live.api.codec import decode_plain, encode_message, encode_plain, marker_item
 from strobe.hosts.live.api.topology import joined
 from strobe.hosts.live.node.node import Node, NodeConfig
+from strobe.hosts.live.snapshot.bulk import packed, unpacked
 from strobe.hosts.live.wire.auth import Refusal
 from strobe.hosts.live.wire.control import (
     Control,
@@ -17,9 +18,10 @@ from strobe.hosts.live.wire.control import (
     IsRunning,
     Order,
     Part,
+    Piece,
     TakePart,
     pack,
-    piece,
+    pieces,
     unpack,
 )
 from strobe.hosts.live.wire.link import Dialer, Link
@@ -39,7 +41,7 @@ class Hand:
         self.node = Node(NodeConfig(NodeId("b"), Account, {}, GRAPH, KEY))
         self.address = await self.node.listen()
         self.said: list[Control] = []
-        self.pieces = b""
+        self.pieces: dict[str, bytes] = {}
         self.control = Link("control", self._told)
         self.dialers = [Dialer(self.control, self.address, KEY, node="", session="s")]
         return self
@@ -52,14 +54,20 @@ class Hand:
     def _told(self, items: list[bytes]) -> None:
         for item in items:
             message = unpack(item)
-            if isinstance(message, tuple):
-                self.pieces += message[1]
+            if isinstance(message, Piece):
+                self.pieces[message.channel] = self.pieces.get(message.channel, b"") + message.data
             else:
                 self.said.append(message)
 
     def order(self, incarnation: int, snapshot: int = 0, **changes: Any) -> None:
-        empty: dict[str, Any] = {"sent": {}, "received": {}, "contents": {}, "timers": []}
+        empty: dict[str, Any] = {"sent": {}, "received": {}, "timers": []}
         self.control.send(pack(Order(incarnation, 1, snapshot, {}, **{**empty, **changes})))
+
+    def bring(self, incarnation: int, data: bytes, channel: str = "") -> int:
+        """A state or a content, ahead of its order. Returns how many bytes."""
+        for item in pieces(incarnation, data, channel=channel, max_item=1 << 20):
+            self.control.send(item)
+        return len(data)
 
     def channel(self, incarnation: int, *, running: bool = True) -> tuple[Link, list[Refusal]]:
         refused: list[Refusal] = []
@@ -94,18 +102,19 @@ def test_a_node_loads_says_ready_and_starts_when_told() -> None:
 def test_what_was_in_flight_is_delivered_before_what_comes() -> None:
     async def work() -> None:
         async with Hand() as hand:
-            hand.control.send(piece(SnapshotId(7), encode_plain({"balance": 5, "turn": 0})))
+            size = hand.bring(3, encode_plain({"balance": 5, "turn": 0}))
             content = [encode_message(Transfer(amount)) for amount in (10, 20)]
-            hand.order(3, 7, contents={"a-b": content}, received={"a-b": 4})
+            held = hand.bring(3, b"".join(packed(content, 2)), "a-b")
+            hand.order(3, 7, state_bytes=size, content_bytes={"a-b": held}, received={"a-b": 4})
             await hand.hears(IsReady(3))
             hand.control.send(pack(Go(3)))
             link, _ = hand.channel(3)
             link.send(encode_message(Transfer(100)))
             link.send(marker_item(SnapshotId(8)))
             part = await hand.part()
-            assert decode_plain(hand.pieces)["balance"] == 135
+            assert decode_plain(hand.pieces[""])["balance"] == 135
             assert part.received == {"a-b": 7}
-            assert part.contents == {"a-b": []}
+            assert part.contents == {"a-b": 0}
 
     run(work)
 
@@ -125,7 +134,8 @@ def test_messages_between_the_recording_and_the_marker_are_the_channels_content(
             for item in (inside, marker_item(SnapshotId(1)), behind):
                 link.send(item)
             part = await hand.part()
-            assert part.contents == {"a-b": [inside]}
+            assert part.contents == {"a-b": 1}
+            assert unpacked(hand.pieces["a-b"]) == [inside]
             assert part.received == {"a-b": 0}
 
     run(work)
@@ -180,11 +190,35 @@ def test_a_peer_that_has_only_loaded_a_later_life_waits() -> None:
 def test_a_state_that_does_not_fit_the_class_is_refused_with_the_field() -> None:
     async def work() -> None:
         async with Hand() as hand:
-            hand.control.send(piece(SnapshotId(7), encode_plain({"balance": "much"})))
-            hand.order(2, 7)
+            hand.order(2, 7, state_bytes=hand.bring(2, encode_plain({"balance": "much"})))
             while not any(isinstance(message, IsRefused) for message in hand.said):
                 await asyncio.sleep(0.002)
             (refused,) = (message for message in hand.said if isinstance(message, IsRefused))
             assert "Account.balance" in refused.reason
+
+    run(work)
+
+
+def test_a_state_that_did_not_come_whole_is_refused() -> None:
+    async def work() -> None:
+        async with Hand() as hand:
+            hand.order(2, 7, state_bytes=1 + hand.bring(2, encode_plain({"balance": 1})))
+            while not any(isinstance(message, IsRefused) for message in hand.said):
+                await asyncio.sleep(0.002)
+            (refused,) = (message for message in hand.said if isinstance(message, IsRefused))
+            assert "its state did not come whole" in refused.reason
+
+    run(work)
+
+
+def test_pieces_of_an_order_that_was_overtaken_are_no_part_of_the_next_one() -> None:
+    async def work() -> None:
+        async with Hand() as hand:
+            for incarnation in (2, 3):
+                size = hand.bring(incarnation, encode_plain({"balance": incarnation, "turn": 0}))
+                hand.order(incarnation, 7, state_bytes=size)
+            await hand.hears(IsReady(3))
+            assert hand.node.life is not None
+            assert hand.node.life.process.snapshot()["balance"] == 3
 
     run(work)

@@ -21,12 +21,13 @@ from typing import Any
 from strobe import __version__
 from strobe.hosts.live.api.topology import Topology, parse_address
 from strobe.hosts.live.coordinator.breakpoints import Breakpoints
+from strobe.hosts.live.coordinator.intake import Intake
 from strobe.hosts.live.coordinator.memory import Memory
 from strobe.hosts.live.coordinator.peers import Peer, Reach
 from strobe.hosts.live.coordinator.requests import Requests, ignore_outcome
 from strobe.hosts.live.coordinator.revival import BEGINNING, Revival
 from strobe.hosts.live.journal.parts import COORDINATOR, PartWriter
-from strobe.hosts.live.snapshot.snapshots import Gathering, Loaded, NodePart, gathered, load, to_cut, write
+from strobe.hosts.live.snapshot.snapshots import Gathering, Loaded, gathered, load, to_cut, write
 from strobe.hosts.live.wire import control
 from strobe.hosts.live.wire.link import Address
 from strobe.model.errors import StrobeError
@@ -83,7 +84,7 @@ class LiveCoordinator:
         self._clock = time.monotonic()
         self._peers = {node: Peer(node, self, reach) for node in self.graph.nodes}
         self._gathering: dict[SnapshotId, Gathering] = {}
-        self._states: dict[tuple[NodeId, SnapshotId], bytearray] = {}
+        self._intake = Intake(Path(store.objects.describe()))
         self._requests = Requests()
         self._faults: dict[NodeId, str] = {}  # why nodes are about to end
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -194,14 +195,15 @@ class LiveCoordinator:
         self._requests.stop()
         for gathering in self._gathering.values():
             gathering.session.abort()
+        self._intake.close()
         if self._journal is not None:
             self._journal.close()
 
     # ── what nodes say ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def peer_state(self, node: NodeId, snapshot: SnapshotId, piece: bytes) -> None:
-        if snapshot in self._gathering:
-            self._states.setdefault((node, snapshot), bytearray()).extend(piece)
+    def peer_piece(self, node: NodeId, piece: control.Piece) -> None:
+        if piece.number in self._gathering:
+            self._intake.add(node, piece)
 
     def peer_said(self, node: NodeId, message: control.Control) -> None:
         if isinstance(message, control.Part):
@@ -275,14 +277,14 @@ class LiveCoordinator:
 
     def _part(self, node: NodeId, part: control.Part) -> None:
         snapshot, incarnation = SnapshotId(part.snapshot), Incarnation(part.incarnation)
-        state = bytes(self._states.pop((node, snapshot), b""))
         gathering = self._gathering.get(snapshot)
         if gathering is None or gathering.incarnation != incarnation:
             return
-        if len(state) != part.state_bytes:
-            self._feed(snap.DeclinedBy(snapshot, node, incarnation, "its state did not come whole"))
+        taken = self._intake.take(node, part)
+        if isinstance(taken, str):
+            self._feed(snap.DeclinedBy(snapshot, node, incarnation, taken))
             return
-        gathering.parts[node] = NodePart(part, state)
+        gathering.parts[node] = taken
         self._feed(snap.Acknowledged(snapshot, node, incarnation))
 
     # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -368,6 +370,7 @@ class LiveCoordinator:
         if self._journal is not None:
             self._journal.write(Completed(to_cut(gathered(gathering), self.graph)))
             self._journal.flush()
+        self._spawn(self._blocking(self._intake.release(gathering.snapshot)))
         self._feed(snap.ManifestWritten(gathering.snapshot))
 
     async def _dispose(self, snapshot: SnapshotId) -> None:
@@ -380,8 +383,7 @@ class LiveCoordinator:
         gathering = self._gathering.pop(snapshot, None)
         if gathering is not None:
             self._spawn(self._blocking(gathering.session.abort))
-        for key in [key for key in self._states if key[1] == snapshot]:
-            del self._states[key]
+        self._spawn(self._blocking(self._intake.release(snapshot)))
 
     def _end_life(self, reason: str) -> None:
         """What the life had begun to record is over, and nothing new begins until every node is ready for the next."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from strobe.hosts.live.wire.auth import Welcome
-from strobe.hosts.live.wire.control import Control, pack, pieces, unpack
+from strobe.hosts.live.wire.control import Control, Piece, pack, pieces, unpack
 from strobe.hosts.live.wire.link import Address, Dialer, Link
 from strobe.hosts.live.wire.session import Session
-from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.errors import StrobeError
+from strobe.model.ids import NodeId
 
 __all__ = ["Peer", "PeerOwner", "Reach"]
 
@@ -24,7 +25,7 @@ __all__ = ["Peer", "PeerOwner", "Reach"]
 class PeerOwner(Protocol):
     def peer_said(self, node: NodeId, message: Control) -> None: ...
 
-    def peer_state(self, node: NodeId, snapshot: SnapshotId, piece: bytes) -> None: ...
+    def peer_piece(self, node: NodeId, piece: Piece) -> None: ...
 
     def peer_lost(self, node: NodeId, reason: str) -> None: ...
 
@@ -53,13 +54,20 @@ class Peer:
         self._life = ""
         self._dialer: Dialer | None = None
         self._missing: asyncio.TimerHandle | None = None
+        self._streaming: asyncio.Task[None] | None = None
+        self._uncongested = asyncio.Event()
 
     def dial(self, address: Address) -> None:
         """Reaches the node there, with a new session."""
         self.close()
         self.address = address
         self._life = ""
-        link = Link(f"control of {self.node}", self._received, session=Session(max_frame=self._reach.max_frame))
+        link = Link(
+            f"control of {self.node}",
+            self._received,
+            session=Session(max_frame=self._reach.max_frame),
+            congestion=self._congestion,
+        )
         self._dialer = Dialer(
             link,
             address,
@@ -80,9 +88,54 @@ class Peer:
     def say(self, message: Control) -> None:
         self._send(pack(message))
 
-    def say_state(self, snapshot: SnapshotId, state: bytes) -> None:
-        for item in pieces(snapshot, state):
+    def say_after(
+        self, number: int, bulk: Iterator[tuple[str, bytes]], message: Control, on_failed: Callable[[str], None]
+    ) -> None:
+        """Sends the pieces (of a state, or of a channel's content), no faster than they are taken, and then the
+        message. What was on its way so before is given up. `on_failed` hears why the pieces cannot be read."""
+        self._stop_streaming()
+        leaving = self._leaving(number, bulk, message, on_failed)
+        if not self._take_turn(leaving):
+            self._streaming = asyncio.get_running_loop().create_task(self._stream(leaving))
+
+    def _leaving(
+        self, number: int, bulk: Iterator[tuple[str, bytes]], message: Control, on_failed: Callable[[str], None]
+    ) -> Iterator[bytes]:
+        if self._dialer is None:
+            return
+        max_item = self._dialer.link.session.max_item
+        try:
+            for channel, data in bulk:
+                yield from pieces(number, data, channel=channel, max_item=max_item)
+        except (StrobeError, OSError) as error:
+            on_failed(str(error))
+        else:
+            yield pack(message)
+
+    def _take_turn(self, leaving: Iterator[bytes]) -> bool:
+        """Sends until the peer has enough for now, or nothing is left: then it is True."""
+        for item in leaving:
             self._send(item)
+            if self._dialer is not None and self._dialer.link.is_congested():
+                self._uncongested.clear()
+                return False
+        return True
+
+    async def _stream(self, leaving: Iterator[bytes]) -> None:
+        done = False
+        while not done:
+            await self._uncongested.wait()
+            done = self._take_turn(leaving)
+
+    def _stop_streaming(self) -> None:
+        if self._streaming is not None:
+            self._streaming.cancel()
+            self._streaming = None
+        self._uncongested.set()
+
+    def _congestion(self, begins: bool) -> None:
+        if not begins:
+            self._uncongested.set()
 
     async def last_words(self, seconds: float = 1.0) -> None:
         """The process is known to have ended: what it said before that has come when its connection has ended too."""
@@ -105,6 +158,7 @@ class Peer:
 
     def close(self) -> None:
         self._stop_waiting()
+        self._stop_streaming()
         if self._dialer is not None:
             self._dialer.close()
             self._dialer = None
@@ -124,8 +178,8 @@ class Peer:
     def _received(self, items: list[bytes]) -> None:
         for item in items:
             message = unpack(item)
-            if isinstance(message, tuple):
-                self._owner.peer_state(self.node, *message)
+            if isinstance(message, Piece):
+                self._owner.peer_piece(self.node, message)
             else:
                 self._owner.peer_said(self.node, message)
 

@@ -7,7 +7,7 @@ state, the contents of its input channels, where its channels' counts stand, its
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from strobe.hosts.live.coordinator.breakpoints import Breakpoints
@@ -138,9 +138,16 @@ class Revival:
             return
         loaded, node = self.loaded, peer.node
         inputs = self._graph.inputs(node)
-        if loaded.snapshot:
-            peer.say_state(loaded.snapshot, loaded.states[node])
-        peer.say(
+        full = loaded.in_flight(inputs)
+
+        def bulk() -> Iterator[tuple[str, bytes]]:
+            if loaded.snapshot:
+                yield from (("", data) for data in loaded.states.pieces(node))
+                yield from ((channel, data) for channel in full for data in loaded.contents.pieces(channel))
+
+        peer.say_after(
+            message.incarnation,
+            bulk(),
             control.Order(
                 incarnation=message.incarnation,
                 timeline=message.timeline,
@@ -150,10 +157,12 @@ class Revival:
                 },
                 sent={str(c): loaded.sent.get(c, 0) for c in self._graph.outputs(node)},
                 received={str(c): loaded.received.get(c, 0) for c in inputs},
-                contents={str(c): loaded.contents.get(c, []) for c in inputs},
                 timers=loaded.timers.get(node, []),
+                state_bytes=loaded.states.size(node) if loaded.snapshot else 0,
+                content_bytes={str(c): loaded.contents.size(c) for c in full},
                 breaks=self._owner.breakpoints.texts(node),
                 base=self._owner.newest,
                 token=self._token(message.incarnation),
-            )
+            ),
+            lambda why: self._owner.fail(f"snapshot {loaded.snapshot} could not be brought to life: {why}"),
         )

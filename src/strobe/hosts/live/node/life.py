@@ -83,6 +83,7 @@ class Life:
         self.process: Process = Process()
         self.inputs: dict[ChannelId, Input] = {}
         self.outputs: dict[ChannelId, Output] = {}
+        self.contents: dict[ChannelId, list[bytes]] = {}  # what was in flight when the state was recorded
         self.channel: ChannelId | None = None
         self.step = 0
         self.after_step: Callable[[Process], None] | None = None  # called after each run of messages and each own step
@@ -141,9 +142,9 @@ class Life:
                 self._timers.set(timer.name, timer.remaining, timer.period)
             if type(self.process).on_restore is not Process.on_restore:
                 self.act({"restore": self.order.snapshot}, self.process.on_restore)
-            for channel, content in self.order.contents.items():
-                if content:
-                    self.take(ChannelId(channel), content)
+            contents, self.contents = self.contents, {}
+            for channel, content in contents.items():
+                self.take(channel, content)
 
     def stop(self) -> None:
         """Nothing more is delivered or sent."""

@@ -15,7 +15,7 @@ import ssl
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from strobe.hosts.live.api.codec import decode_plain, to_json
 from strobe.hosts.live.api.diffusing import AsyncDetecting, Detecting
@@ -27,6 +27,7 @@ from strobe.hosts.live.node.life import Life
 from strobe.hosts.live.node.machines import MACHINES
 from strobe.hosts.live.node.stamped import StampedLife, datagram_ends
 from strobe.hosts.live.node.watching import Watch
+from strobe.hosts.live.snapshot.bulk import unpacked
 from strobe.hosts.live.wire.auth import Claim, Refusal
 from strobe.hosts.live.wire.control import (
     AbortPart,
@@ -44,12 +45,13 @@ from strobe.hosts.live.wire.control import (
     IsRunning,
     Order,
     Part,
+    Piece,
     SetBreak,
     SnapshotAsked,
     SnapshotDone,
     TakePart,
     pack,
-    piece,
+    pieces,
     unpack,
 )
 from strobe.hosts.live.wire.datagrams import new_key
@@ -83,6 +85,8 @@ from strobe.protocol.restore.messages import (
 __all__ = ["Node", "NodeConfig"]
 
 _log = logging.getLogger("strobe.live")
+
+_REASON: Final = 2000  # characters
 
 Ends = tuple[dict[ChannelId, Input], dict[ChannelId, Output]]
 
@@ -119,7 +123,7 @@ class Node:
         self._control: Link | None = None
         self._control_session = ""
         self._order: Order | None = None
-        self._states: dict[SnapshotId, bytearray] = {}
+        self._pieces: dict[tuple[int, str], bytearray] = {}  # by incarnation and channel; a state has no channel
         self._watch: Watch | None = None
 
     async def listen(self) -> tuple[str, int]:
@@ -189,7 +193,7 @@ class Node:
             if self._control is not None:
                 self._control.close()
             self._control_session = claim.session
-            self._states.clear()
+            self._pieces.clear()
             session = Session(max_frame=self.config.max_frame)
             self._control = Link("control", self._told, session=session, congestion=self._control_congestion)
         return self._control
@@ -206,8 +210,8 @@ class Node:
     def _told(self, items: list[bytes]) -> None:
         for item in items:
             message = unpack(item)
-            if isinstance(message, tuple):
-                self._states.setdefault(message[0], bytearray()).extend(message[1])
+            if isinstance(message, Piece):
+                self._pieces.setdefault((message.number, message.channel), bytearray()).extend(message.data)
             else:
                 self._control_message(message)
 
@@ -309,6 +313,7 @@ class Node:
             return  # a newer order has come
         try:
             self.life = self._new_life(order)
+            self._pieces = {key: data for key, data in self._pieces.items() if key[0] > order.incarnation}
         except Exception as error:  # the user's class and its restore(): the coordinator hears why
             reason = str(error) if isinstance(error, StrobeError) else f"{type(error).__name__}: {error}"
             _log.error("Node %s cannot load snapshot %s: %s", self.name, order.snapshot, reason)
@@ -323,10 +328,10 @@ class Node:
         kind = StampedLife if self._endpoint is not None else Life
         life = kind(self.name, graph, order, machine, self, fork_above=config.fork_above, journal=journal)
         process = self._new_process(life)
-        data = self._states.pop(SnapshotId(order.snapshot), None)
-        self._states.clear()
         if order.snapshot:
-            process.restore(decode_plain(bytes(data or b"")))
+            process.restore(decode_plain(self._came(order, "", order.state_bytes)))
+            for channel, size in order.content_bytes.items():
+                life.contents[ChannelId(channel)] = unpacked(self._came(order, channel, size))
         elif journal is not None:
             journal.initial(to_json(process.snapshot()))
         if isinstance(life, StampedLife):
@@ -338,6 +343,14 @@ class Node:
             life.join(process, *self._connect(life, order, incarnation))
         self._watch = Watch(life, order.breaks, self._say)
         return life
+
+    def _came(self, order: Order, channel: str, size: int) -> bytes:
+        """What came in pieces ahead of the order."""
+        data = self._pieces.pop((order.incarnation, channel), bytearray())
+        if len(data) != size:
+            what = f"the content of {channel}" if channel else "its state"
+            raise Failed(f"{what} did not come whole: {len(data):,} of {size:,} bytes")
+        return bytes(data)
 
     def _connect(self, life: Life, order: Order, incarnation: Incarnation) -> Ends:
         config, graph, journal = self.config, self.config.graph, life.journal
@@ -383,21 +396,25 @@ class Node:
 
     # ── what a life says ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def piece(self, snapshot: SnapshotId, data: bytes) -> bool:
+    def piece(self, snapshot: SnapshotId, data: bytes, channel: str = "") -> bool:
         control = self._control
         if control is None:
             return True
-        control.send(piece(snapshot, data))
+        for item in pieces(snapshot, data, channel=channel, max_item=control.session.max_item):
+            control.send(item)
         return not control.is_congested()
 
     def recorded(self, part: Part) -> None:
         if self.life is not None and self.life.journal is not None:
             self.life.journal.flush()
+        if self._control is not None and len(pack(part)) > self._control.session.max_item:
+            self.declined(SnapshotId(part.snapshot), "what it has to say of its channels does not fit into a frame")
+            return
         self._say(part)
 
     def declined(self, snapshot: SnapshotId, reason: str) -> None:
         _log.warning("Node %s cannot take part in snapshot %s: %s", self.name, snapshot, reason)
-        self._say(Decline(self._participant.incarnation, snapshot, reason))
+        self._say(Decline(self._participant.incarnation, snapshot, reason[:_REASON]))
 
     def wants_snapshot(self) -> None:
         self._say(SnapshotAsked(self._participant.incarnation))
@@ -420,7 +437,7 @@ class Node:
         if self.ended.done():
             return
         _log.error("Node %s ends: a handler failed.", self.name, exc_info=error)
-        self._say(Fault(f"{type(error).__name__}: {error}"))
+        self._say(Fault(f"{type(error).__name__}: {error!s:.{_REASON}}"))
         if self._control is not None:
             self._control.flush()
         self._stop_life()

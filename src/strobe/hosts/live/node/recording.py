@@ -1,16 +1,19 @@
 """This node's parts of the snapshots that are open: state, positions, and what the input channels carried.
 
-A part is whole when its state is written and every input channel is closed; then it is handed over, once.
+A part is whole when its state is written, every input channel is closed, and what they held is on its way; then it is
+handed over, once. Contents leave as states do: in pieces, and no faster than they are taken.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 from strobe.hosts.live.node.capture import Captured, Capturing, capture
+from strobe.hosts.live.snapshot.bulk import packed, packed_size
 from strobe.hosts.live.wire.control import Part, TimerState
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 
@@ -20,8 +23,8 @@ __all__ = ["PartOwner", "Position", "Recordings"]
 class PartOwner(Protocol):
     """Where parts go."""
 
-    def piece(self, snapshot: SnapshotId, data: bytes) -> bool:
-        """A piece of a state; False if the next one should wait until `Recordings.resume`."""
+    def piece(self, snapshot: SnapshotId, data: bytes, channel: str = "") -> bool:
+        """A piece of a state, or of a channel's content; False: the next one waits until `Recordings.resume`."""
         ...
 
     def recorded(self, part: Part) -> None: ...
@@ -50,7 +53,9 @@ class _Recording:
         self.begun = time.perf_counter()
         self.gap_ms = 0.0
         self.align_ms = 0.0
-        self.contents: dict[str, list[bytes]] = {}
+        self.contents: dict[str, int] = {}
+        self.content_bytes: dict[str, int] = {}
+        self.leaving: deque[tuple[ChannelId, Iterator[bytes]]] = deque()
         self.closed = False
         self.captured: Captured | None = None
         self.capturing: Capturing | None = None
@@ -89,7 +94,12 @@ class Recordings:
     def channel(self, snapshot: SnapshotId, channel: ChannelId, runs: Iterable[Iterable[bytes]]) -> None:
         recording = self._open.get(snapshot)
         if recording is not None:
-            recording.contents[channel] = [item for run in runs for item in run]
+            items = [item for run in runs for item in run]
+            recording.contents[channel] = count = len(items)
+            if items:
+                recording.content_bytes[channel] = packed_size(items, count)
+                recording.leaving.append((channel, packed(items, count)))
+                self._send_contents(recording)
 
     def close(self, snapshot: SnapshotId) -> None:
         """Every input channel is recorded."""
@@ -109,13 +119,25 @@ class Recordings:
             self.abort(snapshot)
 
     def resume(self) -> None:
-        for recording in self._open.values():
+        for recording in list(self._open.values()):
             if recording.capturing is not None:
                 recording.capturing.resume()
+            self._send_contents(recording)
+
+    def _send_contents(self, recording: _Recording) -> None:
+        while recording.leaving:
+            channel, pieces = recording.leaving[0]
+            for data in pieces:
+                if not self._owner.piece(recording.snapshot, data, channel):
+                    return  # until `resume`
+            recording.leaving.popleft()
+        self._hand_over(recording)
 
     def _hand_over(self, recording: _Recording) -> None:
         captured, position = recording.captured, recording.position
-        if captured is None or not recording.closed or self._open.pop(recording.snapshot, None) is None:
+        if captured is None or not recording.closed or recording.leaving:
+            return
+        if self._open.pop(recording.snapshot, None) is None:
             return
         self._owner.recorded(
             Part(
@@ -125,6 +147,7 @@ class Recordings:
                 sent=position.sent,
                 received=position.received,
                 contents=recording.contents,
+                content_bytes=recording.content_bytes,
                 timers=position.timers,
                 step=position.step,
                 gap_ms=recording.gap_ms,

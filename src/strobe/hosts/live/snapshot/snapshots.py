@@ -7,7 +7,7 @@ is written it is checked against law 1, by positions (`strobe.store.consistency`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,10 @@ from typing import Final
 import msgspec
 
 from strobe.hosts.live.api.codec import decode_plain, is_stamped, item_to_json, number_of, to_json
+from strobe.hosts.live.snapshot.bulk import EMPTY, Bulk, Stored, fetch, unpacked
 from strobe.hosts.live.wire.control import Part, TimerState
 from strobe.model.cut import Cut, Message
-from strobe.model.errors import Damaged, Failed, Misuse
+from strobe.model.errors import Damaged, Failed, Misuse, PeerFault
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.base import Data
@@ -25,18 +26,20 @@ from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord
 from strobe.store.snapshots import Session, SnapshotStore
 
-__all__ = ["Gathering", "Loaded", "NodePart", "check_fits", "gathered", "load", "to_cut", "write"]
+__all__ = [
+    "Gathering", "Loaded", "NodePart", "check_fits", "gathered", "load", "stored_contents", "stored_states", "to_cut",
+    "write",
+]  # fmt: skip
 
 STATE: Final = "state.msgpack"
 MESSAGES: Final = "messages.msgpack"
-_encode: Final = msgspec.msgpack.Encoder().encode
-_raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
     part: Part
-    state: bytes
+    state: Data
+    contents: Mapping[ChannelId, Data] = field(default_factory=dict)  # of channels that were not empty
 
 
 @dataclass
@@ -58,15 +61,23 @@ class Loaded:
     """What a snapshot gives back. Snapshot 0 is the beginning: no states, empty channels."""
 
     snapshot: SnapshotId
-    states: Mapping[NodeId, bytes] = field(default_factory=dict)
-    contents: Mapping[ChannelId, list[bytes]] = field(default_factory=dict)
+    states: Stored[NodeId, bytes] = field(default_factory=lambda: stored_states({}))
+    contents: Stored[ChannelId, list[bytes]] = field(default_factory=lambda: stored_contents({}))
     sent: Mapping[ChannelId, int] = field(default_factory=dict)
     received: Mapping[ChannelId, int] = field(default_factory=dict)
     timers: Mapping[NodeId, list[TimerState]] = field(default_factory=dict)
 
-    @property
-    def total(self) -> int:
-        return sum(map(len, self.states.values()))
+    def in_flight(self, channels: Iterable[ChannelId]) -> list[ChannelId]:
+        """Those that carried something."""
+        return [c for c in channels if c in self.contents and self.contents.size(c) > len(EMPTY)]
+
+
+def stored_states(values: Mapping[NodeId, Bulk]) -> Stored[NodeId, bytes]:
+    return Stored(values, lambda data: data)
+
+
+def stored_contents(values: Mapping[ChannelId, Bulk]) -> Stored[ChannelId, list[bytes]]:
+    return Stored(values, unpacked)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -78,9 +89,8 @@ def write(gathering: Gathering, graph: Graph, job: str, protocol: str, completed
     parts = gathering.parts
     files: dict[str, Data] = {f"n/{node}": part.state for node, part in parts.items()}
     for node, part in parts.items():
-        for channel, content in part.part.contents.items():
-            if content:
-                files[f"c/{channel}"] = _encode([msgspec.Raw(item) for item in content])
+        files |= {f"c/{channel}": content for channel, content in part.contents.items()}
+        for channel in part.part.contents:
             if channel not in graph.by_id or graph.by_id[ChannelId(channel)].target != node:
                 raise Failed(f"{node} recorded channel {channel!r}, which does not lead to it.")
     stored = gathering.session.put_files(files)
@@ -103,7 +113,7 @@ def _miscounted(gathering: Gathering, graph: Graph) -> list[str]:
     for channel in graph.channels:
         sent = gathering.parts[channel.source].part.sent.get(channel.id, 0)
         end = gathering.parts[channel.target].part
-        held, received = len(end.contents.get(channel.id, ())), end.received.get(channel.id, 0)
+        held, received = end.contents.get(channel.id, 0), end.received.get(channel.id, 0)
         if held != sent - received:
             found.append(
                 f"{channel} holds {held} messages, but {channel.source} had sent {sent} and {channel.target} had "
@@ -205,7 +215,8 @@ def check_fits(manifest: Manifest, graph: Graph, name: str) -> None:
 
 # What Python raises when a value of a snapshot, which anybody may have written, is not what a live host writes.
 _UNREADABLE: Final = (
-    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, msgspec.MsgspecError,
+    ArithmeticError, AttributeError, LookupError, PeerFault, RecursionError, TypeError, ValueError,
+    msgspec.MsgspecError,
 )  # fmt: skip
 
 
@@ -228,19 +239,21 @@ def load(store: SnapshotStore, snapshot: SnapshotId, graph: Graph) -> Loaded:
 
 
 def _load(store: SnapshotStore, manifest: Manifest, graph: Graph) -> Loaded:
-    contents: dict[ChannelId, list[bytes]] = {channel.id: [] for channel in graph.channels}
+    contents: dict[ChannelId, Bulk] = {channel.id: EMPTY for channel in graph.channels}
     sent, received = {}, {}
     for channel, record in manifest.channels.items():
         for path, ref in record.content.items():
-            data = store.read(ref, f"The content of channel {channel} ({path})")
-            contents[channel] = [bytes(raw) for raw in _raws(data)]
+            content = contents[channel] = fetch(store, ref, f"The content of channel {channel} ({path})")
+            if isinstance(content, bytes):
+                unpacked(content)  # what is damaged is said here, and not by a node
         sent[channel], received[channel] = _counts(manifest, channel)
-    states, timers = {}, {}
+    states: dict[NodeId, Bulk] = {}
+    timers = {}
     for node, node_record in manifest.nodes.items():
-        states[node] = store.read(node_record.files[STATE], f"The state of {node}")
+        states[node] = fetch(store, node_record.files[STATE], f"The state of {node}")
         noted = (node_record.offsets or {}).get("timers", [])
         timers[node] = [msgspec.convert(TimerState(*timer), TimerState, from_attributes=True) for timer in noted]
-    return Loaded(manifest.snapshot, states, contents, sent, received, timers)
+    return Loaded(manifest.snapshot, stored_states(states), stored_contents(contents), sent, received, timers)
 
 
 def _counts(manifest: Manifest, channel: ChannelId) -> tuple[int, int]:
@@ -287,8 +300,8 @@ def gathered(gathering: Gathering) -> Loaded:
     parts = gathering.parts
     return Loaded(
         gathering.snapshot,
-        {node: part.state for node, part in parts.items()},
-        {ChannelId(c): items for part in parts.values() for c, items in part.part.contents.items()},
+        stored_states({node: part.state for node, part in parts.items()}),
+        stored_contents({channel: content for part in parts.values() for channel, content in part.contents.items()}),
         {ChannelId(c): count for part in parts.values() for c, count in part.part.sent.items()},
         {ChannelId(c): count for part in parts.values() for c, count in part.part.received.items()},
         {node: part.part.timers for node, part in parts.items()},

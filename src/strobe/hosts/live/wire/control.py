@@ -1,29 +1,37 @@
 """What the coordinator and the nodes say to each other, over a session of its own.
 
-A control item is a letter, and a message or a piece of a state. States travel in pieces ahead of the message that
-speaks of them (an order to a node, a part of a snapshot to the coordinator), so that no frame is large and a sender
-never needs more than one piece in memory.
+A control item is a letter, and a message or a piece of a state or of a channel's content. These travel in pieces ahead
+of the message that speaks of them (an order to a node, a part of a snapshot to the coordinator), so that no frame is
+large and a sender never needs more than one piece in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from strobe.model.errors import PeerFault
-from strobe.model.ids import SnapshotId
 
 __all__ = [
     "PIECE", "AbortPart", "BreakHit", "BreakRefused", "ClearBreak", "Control", "Decline", "Fault", "Figures",
-    "FiguresAsked", "Finish", "Go", "HasTerminated", "IsReady", "IsRefused", "IsRunning", "Order", "Part", "SetBreak",
-    "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState", "pack", "piece", "pieces", "unpack",
+    "FiguresAsked", "Finish", "Go", "HasTerminated", "IsReady", "IsRefused", "IsRunning", "Order", "Part", "Piece",
+    "SetBreak", "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState", "pack", "pieces", "unpack",
 ]  # fmt: skip
 
 PIECE: Final = 1 << 18
 _MESSAGE: Final = b"M"
 _PIECE: Final = b"S"
+_FIXED: Final = 11  # bytes of a piece before the channel's name: letter, number, length of the name
+
+
+class Piece(NamedTuple):
+    """Some bytes of a state or, with a channel, of its content."""
+
+    number: int  # of the snapshot that they are part of; to a node, the incarnation whose order follows
+    channel: str
+    data: bytes
 
 
 class TimerState(msgspec.Struct, frozen=True):
@@ -42,7 +50,8 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Order(_Message, frozen=True):
-    """Load this part of the snapshot; the pieces of its state came before. Snapshot 0 is the beginning."""
+    """Load this part of the snapshot; the pieces of its state and of its channels' contents came before. Snapshot 0 is
+    the beginning."""
 
     incarnation: int
     timeline: int
@@ -50,8 +59,9 @@ class Order(_Message, frozen=True):
     addresses: dict[str, tuple[str, int]]
     sent: dict[str, int]
     received: dict[str, int]
-    contents: dict[str, list[bytes]]
     timers: list[TimerState]
+    state_bytes: int = 0
+    content_bytes: dict[str, int] = {}  # of channels that were not empty
     breaks: dict[int, str] = {}
     base: int = 0  # no snapshot up to here is still to come
     token: bytes = b""  # fresh for each incarnation; datagrams are sealed with it
@@ -117,9 +127,10 @@ class IsRunning(_Message, frozen=True):
 
 
 class Part(_Message, frozen=True):
-    """The node's part of a snapshot; the pieces of its state came before.
+    """The node's part of a snapshot; the pieces of its state and of its channels' contents came before.
 
-    `sent` and `received` count the messages of each channel at the recording, since the beginning of the system.
+    `sent` and `received` count the messages of each channel at the recording, since the beginning of the system;
+    `contents` counts those that its input channels held.
     """
 
     incarnation: int
@@ -127,7 +138,8 @@ class Part(_Message, frozen=True):
     state_bytes: int
     sent: dict[str, int]
     received: dict[str, int]
-    contents: dict[str, list[bytes]]
+    contents: dict[str, int]
+    content_bytes: dict[str, int]  # of channels that were not empty
     timers: list[TimerState]
     step: int
     gap_ms: float  # how long no handler could run
@@ -198,20 +210,19 @@ def pack(message: Control) -> bytes:
     return _MESSAGE + _encode(message)
 
 
-def piece(snapshot: SnapshotId, data: bytes) -> bytes:
-    return _PIECE + snapshot.to_bytes(8, "big") + data
+def pieces(number: int, data: bytes, *, channel: str = "", max_item: int) -> Iterator[bytes]:
+    """Items of at most `max_item` bytes that carry the data, in order."""
+    head = _PIECE + number.to_bytes(8, "big") + len(channel.encode()).to_bytes(2, "big") + channel.encode()
+    room = max(1, min(PIECE, max_item - len(head)))
+    for start in range(0, len(data), room):
+        yield head + data[start : start + room]
 
 
-def pieces(snapshot: SnapshotId, state: bytes) -> Iterator[bytes]:
-    for start in range(0, len(state), PIECE):
-        yield piece(snapshot, state[start : start + PIECE])
-
-
-def unpack(item: bytes) -> Control | tuple[SnapshotId, bytes]:
-    """A message, or a piece of a state with the snapshot that it belongs to."""
+def unpack(item: bytes) -> Control | Piece:
     head = item[:1]
-    if head == _PIECE and len(item) >= 9:
-        return SnapshotId(int.from_bytes(item[1:9], "big")), item[9:]
+    if head == _PIECE and len(item) >= _FIXED:
+        number, named = int.from_bytes(item[1:9], "big"), _FIXED + int.from_bytes(item[9:_FIXED], "big")
+        return Piece(number, item[_FIXED:named].decode(errors="replace"), item[named:])
     if head != _MESSAGE:
         raise PeerFault(f"A control item of {len(item)} bytes is neither a message nor a piece of a state.")
     try:
