@@ -51,6 +51,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),
     "sql": Lazy("strobe.cli.sql:sql_command", "Ask a snapshot with SQL: state, rows in flight, sinks."),
+    "diff": Lazy("strobe.cli.diff:diff_command", "What two snapshots differ in."),
     "dispose": Lazy("strobe.cli.dispose:dispose_command", "Delete a savepoint or a checkpoint."),
     "demo": Lazy("strobe.cli.demo:demo_command", "A ledger, killed in mid-checkpoint, resumed and checked."),
     "live": Lazy("strobe.cli.live:live", "Run processes that are snapshotted while they run."),

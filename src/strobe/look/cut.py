@@ -14,6 +14,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strobe.look.cache import StateCache, cache_directory
 from strobe.look.engine import Engine, Limits
 from strobe.look.relations import Fallback, Relation, relations_of
 from strobe.model.errors import Failed, Misuse
@@ -35,7 +36,8 @@ class Cut:
         self.manifest = manifest
         self._lease = lease
         self._limits = limits
-        self._relations = relations_of(found, manifest, fallback)
+        self.cache = StateCache(cache_directory())
+        self._relations = relations_of(found, manifest, fallback, self.cache)
         self._engine: Engine | None = None
         self._others: dict[str, Cut] = {}
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from strobe.look import meta
+from strobe.look.cache import StateCache
 from strobe.look.channels import channel_rows, in_flight_rows
 from strobe.look.sinks import sink_rows
 from strobe.look.state_files import stores_of
 from strobe.look.state_schema import operators_of
-from strobe.look.state_tables import StateTable, rows_of, tables_of
+from strobe.look.state_tables import KEY, StateTable, tables_of
 from strobe.look.types import Unsupported
 from strobe.model.errors import Damaged, StrobeError
 from strobe.model.ids import NodeId
@@ -86,14 +87,21 @@ class Relation:
             ) from error
 
 
-def relations_of(found: Located, manifest: Manifest, fallback: Fallback | None = None) -> tuple[Relation, ...]:
+def relations_of(
+    found: Located, manifest: Manifest, fallback: Fallback | None = None, cache: StateCache | None = None
+) -> tuple[Relation, ...]:
     """All relations of a snapshot, in the order in which people look for them."""
     if manifest.host == "live":
         from strobe.look.live import live_relations
 
         return _distinct([*live_relations(found, manifest), *_meta(manifest)])
     return _distinct(
-        [*_states(found, manifest, fallback), *_channels(found, manifest), *_sinks(manifest), *_meta(manifest)]
+        [
+            *_states(found, manifest, fallback, cache or StateCache(None)),
+            *_channels(found, manifest),
+            *_sinks(manifest),
+            *_meta(manifest),
+        ]
     )
 
 
@@ -114,12 +122,12 @@ def _distinct(relations: list[Relation]) -> tuple[Relation, ...]:
 # ── state ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _states(found: Located, manifest: Manifest, fallback: Fallback | None) -> Iterator[Relation]:
+def _states(found: Located, manifest: Manifest, fallback: Fallback | None, cache: StateCache) -> Iterator[Relation]:
     for uid, node in manifest.nodes.items():
         if node.batch in (None, NOTHING) or not any(path.startswith("state/") for path in node.files):
             continue
         files = node.files
-        source = _Files(found, manifest, uid)
+        source = _Files(found, manifest, uid, cache)
         for table in tables_of(uid, operators_of(files, source.read), node.extra.get("operators")):
             about = f"{_OPERATORS.get(table.operator_name, table.operator_name)} of stage {uid}" + (
                 f", variable {table.variable}" if table.variable and not table.variable.startswith("$") else ""
@@ -156,8 +164,8 @@ def _reader(source: _Files, table: StateTable, fallback: Fallback | None) -> Cal
 class _Files:
     """The files of a stage in a snapshot."""
 
-    def __init__(self, found: Located, manifest: Manifest, uid: NodeId) -> None:
-        self.found, self.manifest, self.uid = found, manifest, uid
+    def __init__(self, found: Located, manifest: Manifest, uid: NodeId, cache: StateCache) -> None:
+        self.found, self.manifest, self.uid, self.cache = found, manifest, uid, cache
         self.files = manifest.nodes[uid].files
 
     def read(self, path: str) -> bytes:
@@ -168,7 +176,9 @@ class _Files:
 
     def table(self, table: StateTable) -> pa.Table:
         stores = [s for s in stores_of(self.files) if s.operator == table.operator and s.name == table.store]
-        return pa.Table.from_batches(rows_of(table, tuple(stores), self.read, self.lay_out), table.schema)
+        tables = [self.cache.rows(table, store, self.files, self.read, self.lay_out) for store in stores]
+        rows = pa.concat_tables([table.schema.append(KEY).empty_table(), *tables])
+        return rows.drop_columns([KEY.name])
 
 
 # ── channels, sinks, what it says of itself ─────────────────────────────────────────────────────────────────────────

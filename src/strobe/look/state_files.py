@@ -30,7 +30,7 @@ from strobe.model.paths import check_file_name
 from strobe.model.strict_json import parse
 from strobe.store.manifest import BlobRef
 
-__all__ = ["Chunk", "Entries", "StoreFiles", "read_entries", "stores_of"]
+__all__ = ["Chunk", "Entries", "StoreFiles", "changes_of", "read_entries", "stores_of"]
 
 _PATH: Final = re.compile(
     r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?(\d{1,18})(?:_[^/.]*)?\.(zip|changelog|snapshot|delta)"
@@ -114,6 +114,20 @@ def read_entries(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], N
         return Entries(_chunked(left))
     families = _lay_together(store, read, lay_out, scratch)
     return Entries(_overlaid(scratch, changed, ranges, families), families)
+
+
+def changes_of(paths: tuple[str, ...], read: Read) -> dict[bytes, bytes | None] | None:
+    """What some changes leave of each key that they touch: its value, or None if it is gone. None if that depends on
+    what was there before, or if they are of another kind of store."""
+    if not all(path.endswith(".changelog") for path in paths):
+        return None
+    changed: dict[bytes, tuple[bool, bytes | None]] = {}
+    ranges: list[tuple[bytes, bytes]] = []
+    for path in paths:
+        _apply(_records(_decompressed(read(path))), changed, ranges)
+    if ranges or any(append for append, _ in changed.values()):
+        return None
+    return {key: value for key, (_, value) in changed.items()}
 
 
 # ── RocksDB ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -26,8 +26,9 @@ from strobe.look.state_rows import decode_keys, decode_lists, decode_values
 from strobe.look.state_schema import Family, Operator
 from strobe.look.types import Field
 
-__all__ = ["Column", "StateTable", "rows_of", "tables_of"]
+__all__ = ["KEY", "Column", "StateTable", "batch_of", "rows_of", "tables_of"]
 
+KEY: Final = pa.field("__key", pa.binary())  # an entry's key as bytes, for those who ask for it
 _HIDDEN: Final = frozenset({"__dummy__", "__empty__"})
 _JOIN: Final = "symmetricHashJoin"
 _ROWS: Final = "keyWithIndexToValue"
@@ -56,7 +57,8 @@ class Column:
 
 @dataclass(frozen=True)
 class StateTable:
-    """A table of a stage's state. `problem` says why it cannot be decoded here; then it has no columns."""
+    """A table of a stage's state. `many`: an entry is a list of rows. `numbered`: its store has several families, so
+    its keys begin with the number of one. `problem` says why it cannot be decoded here; then it has no columns."""
 
     name: str
     stage: str
@@ -66,6 +68,7 @@ class StateTable:
     family: Family | None = None
     columns: tuple[Column, ...] = ()
     many: bool = False
+    numbered: bool = False
     problem: str = ""
     variable: str = ""
     paths: tuple[str, ...] = field(default=(), compare=False)
@@ -115,7 +118,8 @@ def _tables(stage: str, operator: Operator, note: Mapping[str, Any]) -> Iterator
             word = "" if store.name == "default" else store.name
             for family in store.families:
                 columns = _unique(_columns(name, family, note))
-                yield StateTable(word, stage, number, name, store.name, family, columns)
+                several = len(store.families) > 1
+                yield StateTable(word, stage, number, name, store.name, family, columns, numbered=several)
 
 
 def _join(stage: str, operator: Operator) -> Iterator[StateTable]:
@@ -133,7 +137,10 @@ def _join(stage: str, operator: Operator) -> Iterator[StateTable]:
         store, family = stores[name]
         columns = [Column(f.name, "value", i, is_key=f.name != "matched") for i, f in enumerate(family.value)]
         many = name.endswith(_TIMED_ROWS)
-        yield StateTable(side, stage, operator.number, operator.name, store.name, family, _unique(columns), many)
+        several = len(store.families) > 1
+        yield StateTable(
+            side, stage, operator.number, operator.name, store.name, family, _unique(columns), many, several
+        )
 
 
 def _variables(stage: str, operator: Operator) -> Iterator[StateTable]:
@@ -160,6 +167,7 @@ def _variables(stage: str, operator: Operator) -> Iterator[StateTable]:
             family,
             _unique(columns),
             many,
+            numbered=True,
             variable=variable.name,
         )
 
@@ -170,7 +178,9 @@ def _variables(stage: str, operator: Operator) -> Iterator[StateTable]:
 def _columns(operator: str, family: Family, note: Mapping[str, Any]) -> list[Column]:
     if operator.startswith("sessionWindow"):
         names = {f.name for f in family.key} | {"session_window"}
-        return [Column(f.name, "value", i, is_key=f.name in names) for i, f in enumerate(family.value)]
+        ahead = [Column(f.name, "value", i, is_key=True) for i, f in enumerate(family.value) if f.name in names]
+        named = _results(family, note, start=len(ahead))
+        return [*ahead, *(named or [c for c in _of_value(family.value, flat=False) if c.name not in names])]
     keys = _keys(family, note)
     taken = {f.name for f in family.key}
     if operator in _GROUPS:
@@ -193,13 +203,13 @@ def _keys(family: Family, note: Mapping[str, Any]) -> list[Column]:
     return found
 
 
-def _results(family: Family, note: Mapping[str, Any]) -> list[Column]:
+def _results(family: Family, note: Mapping[str, Any], start: int = 0) -> list[Column]:
     """The values of an aggregate by the names of its results; empty if the snapshot does not say which they are."""
     values, names = note.get("values"), note.get("names")
     if not isinstance(values, list) or not isinstance(names, dict):
         return []
     columns: list[Column] = []
-    place = 0
+    place = start
     for text, kind in dict.fromkeys((str(v.get("name")), str(v.get("type"))) for v in values if isinstance(v, dict)):
         buffers = _BUFFERS.get(kind.partition("(")[0])
         kept = [f.name for f in family.value[place : place + 2]]
@@ -274,6 +284,8 @@ def rows_of(
     stores: tuple[StoreFiles, ...],
     read: Callable[[str], bytes],
     lay_out: Callable[[str, Path], None],
+    *,
+    keys: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table in some of its partitions. ValueError if what they hold is not what Spark writes."""
     for store in stores:
@@ -286,7 +298,8 @@ def rows_of(
                     if entries.families:
                         chunk = _of_family(chunk, number)
                     if chunk.keys:
-                        yield _batch(table, chunk, plain=entries.plain, skip=2 if entries.families else 0)
+                        skip = 2 if entries.families else 0
+                        yield batch_of(table, chunk, plain=entries.plain, skip=skip, keys=keys)
 
 
 def _of_family(chunk: Chunk, number: int | None) -> Chunk:
@@ -297,15 +310,18 @@ def _of_family(chunk: Chunk, number: int | None) -> Chunk:
     return Chunk([chunk.keys[i] for i in kept], [chunk.values[i] for i in kept])
 
 
-def _batch(table: StateTable, chunk: Chunk, *, plain: bool, skip: int) -> pa.RecordBatch:
+def batch_of(
+    table: StateTable, chunk: Chunk, *, plain: bool = False, skip: int = 0, keys: bool = False
+) -> pa.RecordBatch:
+    """Some entries as rows; with `keys`, each with its key as bytes, if it is one row."""
     family = table.family
     assert family is not None
     wanted = {c.side for c in table.columns}
-    keys = decode_keys(chunk.keys, family, plain=plain, skip=skip) if "key" in wanted else []
+    decoded = decode_keys(chunk.keys, family, plain=plain, skip=skip) if "key" in wanted else []
     positions: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, np.int64)
     if table.many:
         owners, positions, values = decode_lists(chunk, family.value)
-        keys = [column.take(pa.array(owners)) for column in keys]
+        decoded = [column.take(pa.array(owners)) for column in decoded]
     else:
         values = decode_values(chunk.values, family.value, plain=plain) if "value" in wanted else []
     arrays = []
@@ -313,11 +329,15 @@ def _batch(table: StateTable, chunk: Chunk, *, plain: bool, skip: int) -> pa.Rec
         if column.side == "position":
             arrays.append(pa.array(positions))
             continue
-        array = (keys if column.side == "key" else values)[column.place]
+        array = (decoded if column.side == "key" else values)[column.place]
         if column.inner is not None:
             array = array.flatten()[column.inner]
         if column.over is not None:
             count = values[column.over].cast(pa.float64())
             array = pc.divide(array, pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), count))
         arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+    if not keys:
+        return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+    count = len(positions) if table.many else len(chunk.keys)
+    arrays.append(pa.nulls(count, pa.binary()) if table.many else pa.array(chunk.keys, pa.binary()))
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema.append(KEY))
