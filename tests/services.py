@@ -135,6 +135,7 @@ def names() -> list[str]:
 USE = {
     "kafka": "as bootstrap servers",
     "postgres": "psql ADDRESS; a throw-away server, so its password may be seen",
+    "prometheus": "its page; it scrapes nothing",
     "s3": "AWS_ENDPOINT_URL; any key and secret will do",
 }
 

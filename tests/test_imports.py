@@ -1,8 +1,9 @@
 """The import rules, enforced on every file under src/strobe.
 
-- Imports go downward only: model ← protocol, verify ← predicates ← store ← look ← hosts/X ← web ← cli. Layers on one
-  level, and hosts among themselves, know nothing of each other; what they share is in hosts/shared, which is no host.
-- Only hosts/spark knows Spark and Delta; only hosts/live, hosts/spark, hosts/shared and web open sockets.
+- Imports go downward only: model ← protocol, verify ← predicates ← store ← look ← hosts/X ← telemetry ← web ← cli.
+  Layers on one level, and hosts among themselves, know nothing of each other; what they share is in hosts/shared, which
+  is no host.
+- Only hosts/spark knows Spark and Delta; only hosts/live, hosts/spark, hosts/shared, telemetry and web open sockets.
 - model and protocol are pure: no clock, no randomness, no threads, no files, no logging.
 
 An import inside a function, under TYPE_CHECKING, or through `importlib.import_module("…")` counts like any other.
@@ -39,9 +40,10 @@ BELOW: dict[str, frozenset[str]] = {
         host: frozenset({"model", "protocol", "verify", "predicates", "store", "look", "hosts/shared"})
         for host in HOSTS
     },
-    "web": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS}),
+    "telemetry": frozenset({"model", "protocol", "store", *HOSTS}),
+    "web": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS, "telemetry"}),
     "testing": frozenset({"model", "hosts/spark"}),
-    "cli": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS, "web"}),
+    "cli": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS, "telemetry", "web"}),
     "strobe": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS}),
 }
 
@@ -71,14 +73,19 @@ RESERVED = (
         frozenset({"look", "hosts/spark"}),
         "only look and hosts/spark read state and answer queries",
     ),
+    Reserved(
+        frozenset({"prometheus_client", "opentelemetry"}),
+        frozenset({"telemetry"}),
+        "only telemetry knows Prometheus and OpenTelemetry",
+    ),
     Reserved(frozenset({"obstore"}), frozenset({"store"}), "only the store talks to object stores"),
     Reserved(
         frozenset({
             "socket", "socketserver", "ssl", "select", "selectors", "asyncio", "http.server", "http.client",
             "urllib.request", "wsgiref", "xmlrpc", "multiprocessing.connection",
         }),
-        frozenset({"hosts/live", "hosts/spark", "hosts/shared", "web"}),
-        "only hosts/live, hosts/spark, hosts/shared and web open sockets",
+        frozenset({"hosts/live", "hosts/spark", "hosts/shared", "telemetry", "web"}),
+        "only hosts/live, hosts/spark, hosts/shared, telemetry and web open sockets",
     ),
     Reserved(
         frozenset({

@@ -16,7 +16,14 @@ from strobe.cli.main import COMMANDS
 from strobe.model.extras import EXTRAS, missing_extra
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"confluent-kafka": "confluent_kafka", "protobuf": "google.protobuf", "prompt-toolkit": "prompt_toolkit"}
+MODULES = {
+    "confluent-kafka": "confluent_kafka",
+    "protobuf": "google.protobuf",
+    "prompt-toolkit": "prompt_toolkit",
+    "prometheus-client": "prometheus_client",
+    "opentelemetry-sdk": "opentelemetry",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
+}
 SHARED = {"pyarrow", "numpy", "duckdb"}  # several extras bring them
 
 # One process for all: it hides what the extras bring, then does what a user would type.

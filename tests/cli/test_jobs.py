@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 import pytest
 
 from strobe.cli.main import main
+from tests.telemetry.samples import Receiver, attribute, receiver, spans_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -72,13 +74,23 @@ def eventually(happened: Callable[[], bool], what: str, process: subprocess.Pope
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def collector() -> Iterator[Receiver]:
+    """Takes the job's traces."""
+    with receiver() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory, collector: Receiver) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("ledger")
     text = (ROOT / "examples" / "ledger.py").read_text()
     assert text.count("interval=5.0") == 1
     (root / "ledger.py").write_text(text.replace("interval=5.0", "interval=1.0"))
     with (root / "said").open("wb") as said:
-        process = subprocess.Popen([*STROBE, "run", "ledger.py"], cwd=root, stdout=said, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*STROBE, "run", "--metrics", "0", "--otel", "ledger.py"], cwd=root, stdout=said, stderr=subprocess.STDOUT,
+            env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "200"},
+        )  # fmt: skip
     job = Running(root, process)
     try:
         eventually(lambda: "complete in" in job.said(), "its first checkpoint", process)
@@ -124,6 +136,39 @@ def test_status_says_what_an_operator_looks_for(ledger: Running) -> None:
     shown = ledger.ask("status", "ledger").out
     for word in ("watermark", "busy", "next checkpoint in", "balances/0", "Delta table"):
         assert word in shown
+
+
+def test_metrics_of_the_running_job_are_served(ledger: Running) -> None:
+    def scrape() -> dict[str, float]:
+        (url,) = re.findall(r"^metrics (http://127\.0\.0\.1:\d+/metrics)$", ledger.said(), re.MULTILINE)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30) as answer:
+            text = answer.read().decode()
+        return {name: float(value) for name, value in re.findall(r"^(strobe_\S+\{[^}]*\}) (\S+)$", text, re.MULTILINE)}
+
+    eventually(lambda: any("watermark" in name for name in scrape()), "a watermark", ledger.process)
+    found = scrape()
+    assert found['strobe_job_state{job_name="ledger",state="running"}'] == 1
+    assert found['strobe_stage_num_records_in_total{job_name="ledger",stage="transfers"}'] > 0
+    assert found['strobe_sink_num_records_send_total{job_name="ledger",sink="0",stage="balances"}'] > 0
+    assert found['strobe_stage_state_rows{job_name="ledger",stage="balances"}'] > 0
+
+
+def test_every_checkpoint_and_batch_is_a_trace_whose_parts_add_up(ledger: Running, collector: Receiver) -> None:
+    def spans() -> list[Any]:
+        return [span for post in collector.posts for span in spans_of(post)]
+
+    eventually(lambda: any(s.name == "manifest" for s in spans()), "the trace of a checkpoint", ledger.process)
+    eventually(lambda: any(s.name == "batch" for s in spans()), "the trace of a batch", ledger.process)
+    found = spans()
+    root = next(s for s in found if s.name == "checkpoint")
+    below = {s.span_id: s for s in found if s.parent_span_id == root.span_id}
+    assert sorted(attribute(s, "strobe.stage") for s in below.values() if s.name == "stage") == sorted(STAGES)
+    name = attribute(root, "strobe.snapshot.slowest")
+    slowest = next(s for s in below.values() if attribute(s, "strobe.stage") == name)
+    manifest = next(s for s in below.values() if s.name == "manifest")
+    phases = [s for s in found if s.parent_span_id == slowest.span_id]
+    took = sum(s.end_time_unix_nano - s.start_time_unix_nano for s in (*phases, manifest))
+    assert took == pytest.approx(root.end_time_unix_nano - root.start_time_unix_nano, abs=10_000)  # nanoseconds
 
 
 def test_status_is_watched_until_it_is_interrupted(ledger: Running) -> None:

@@ -15,6 +15,7 @@ from strobe.cli.detach import run_detached, starter
 from strobe.cli.log_files import PrivateLogFile, Redacted
 from strobe.cli.output import Command, Session, common_options
 from strobe.cli.system_view import PlainView, QuietView, TableView, farewell
+from strobe.cli.watching import Watchers, Watching, metrics_option
 from strobe.hosts.live.api.loading import load_topology
 from strobe.hosts.live.api.topology import DEFAULTS, Topology
 from strobe.hosts.live.journal.journals import journal_directory
@@ -77,6 +78,7 @@ class Seconds(click.ParamType[float]):
     metavar="S",
     help="How long to wait until all nodes are reached.",
 )
+@metrics_option
 @click.option("--detach", "-d", is_flag=True, help="Return when the system runs; it goes on in the background.")
 @click.option("--starter-pipe", type=int, hidden=True)
 @common_options
@@ -87,6 +89,7 @@ def up_command(
     journal: bool,
     seconds: float | None,
     wait: float,
+    metrics: str | None,
     detach: bool,
     starter_pipe: int | None,
     session: Session,
@@ -123,14 +126,26 @@ def up_command(
     else:
         console = session.console
         view = TableView(console, topology.name) if console.is_terminal else PlainView(session.say)
-    with starter(starter_pipe) as told, _Logs(session.home, topology.name, view):
-        running = view.running
+    with (
+        starter(starter_pipe) as told,
+        Watchers(Watching(metrics), topology.name) as watchers,
+        _Logs(session.home, topology.name, view),
+    ):
+        if watchers.url is not None and not quiet:
+            session.say(("metrics ", "bold"), watchers.url)
+        running, show = view.running, view.show
 
         def say_running(report: Report) -> None:
             told.running()
+            watchers.watch_system(report)
             running(report)
 
+        def show_report(report: Report) -> None:
+            watchers.watch_system(report)
+            show(report)
+
         view.running = say_running  # type: ignore[method-assign]
+        view.show = show_report  # type: ignore[method-assign]
         with view:
             ending = serve(plan, view)
     if session.json and not detach:

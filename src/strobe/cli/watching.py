@@ -1,0 +1,139 @@
+"""Who watches what runs: `--metrics`, `--otel`, `--notify`, for every command that runs something.
+
+Everything is checked and opened before anything is started, so that a port in use or a missing package is said at once.
+The packages are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from strobe.hosts.spark.home.job_state import JobState
+
+if TYPE_CHECKING:
+    from strobe.hosts.live.system.report import Report
+    from strobe.hosts.spark.job.job import Job
+    from strobe.hosts.spark.job.observer import Event
+
+__all__ = ["Watchers", "Watching", "metrics_option", "watching_options"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+metrics_option = click.option(
+    "--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there; on loopback without HOST."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What was asked for."""
+
+    metrics: str | None = None
+    otel: bool = False
+    notify: tuple[str, ...] = ()
+
+
+def watching_options(function: Function) -> Function:
+    """The options, handed over as `watching`."""
+
+    @functools.wraps(function)
+    def command(*args: Any, metrics: str | None, otel: bool, notify: tuple[str, ...], **named: Any) -> Any:
+        return function(*args, watching=Watching(metrics, otel, notify), **named)
+
+    otel = click.option(
+        "--otel", is_flag=True, help="Send traces of checkpoints and batches by OTLP, as OTEL_* variables say."
+    )
+    notify = click.option(
+        "--notify",
+        multiple=True,
+        metavar="URL|COMMAND",
+        help="Tell of failures: by POST to a URL, or to a command's standard input. May be repeated.",
+    )
+    return metrics_option(otel(notify(command)))  # type: ignore[return-value]
+
+
+class Watchers:
+    """Opened before anything starts, closed after everything has ended."""
+
+    def __init__(self, watching: Watching, name: str) -> None:
+        self._name = name
+        self._close = contextlib.ExitStack()
+        self.url: str | None = None
+        try:
+            self._open(watching)
+        except BaseException:
+            self._close.close()
+            raise
+
+    def _open(self, watching: Watching) -> None:
+        self._server = self._traces = self._notifier = None
+        if watching.notify:
+            from strobe.telemetry.notify import Notifier, read_secret, target
+
+            secret = read_secret(os.environ)
+            self._notifier = Notifier([target(each, secret) for each in watching.notify])
+            self._close.callback(self._notifier.stop)
+        if watching.otel:
+            from strobe.telemetry.traces import Traces, check_settings
+
+            if check_settings(os.environ):
+                self._traces = Traces(self._name)
+                self._close.callback(self._traces.stop)
+        if watching.metrics is not None:
+            from strobe.telemetry.exposition import Address, MetricsServer
+
+            self._server = MetricsServer(Address.of(watching.metrics))
+            self.url = self._server.url
+            self._close.callback(self._server.stop)
+
+    def __enter__(self) -> Watchers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close.close()
+
+    def watch_job(self, job: Job) -> None:
+        if self._server is not None:
+            from strobe.telemetry.job_metrics import job_families
+
+            self._server.source = lambda: job_families(job.status())
+        if self._traces is not None:
+            job.observer.subscribe(self._traces.hear)
+        if self._notifier is not None:
+            job.observer.subscribe(self._hear)
+
+    def watch_system(self, report: Report) -> None:
+        """The newest report of a live system."""
+        if self._server is not None:
+            from strobe.telemetry.live_metrics import system_families
+
+            families = system_families(report)
+            self._server.source = lambda: families
+
+    def job_ended(self, job: Job) -> None:
+        if job.state is JobState.FAILED:
+            self.tell("job.failed", job.error, incarnation=job.home.memory.incarnation)
+
+    def tell(self, type: str, message: str, **details: Any) -> None:
+        """Those who want to be notified."""
+        if self._notifier is not None:
+            from strobe.telemetry.notify import Notice
+
+            self._notifier.tell(Notice(type, self._name, message, details))
+
+    def _hear(self, event: Event) -> None:
+        from strobe.hosts.spark.job.observer import SnapshotEnded
+
+        if isinstance(event, SnapshotEnded) and event.progress.status == "failed":
+            progress = event.progress
+            self.tell(
+                f"{progress.kind.value}.failed", progress.reason, snapshot=int(progress.snapshot),
+                duration_ms=round(progress.duration_ms), started=progress.started,
+            )  # fmt: skip
