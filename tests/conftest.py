@@ -23,6 +23,7 @@ from tests.services import SHORT_LIVED, Server, variable
 # No deadline and no complaint about slowness: how fast the machine is must never decide whether a test passes.
 settings.register_profile("dev", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=False, database=None)
+os.environ.setdefault("STROBE_CACHE", "")  # a test decodes state itself, and leaves none behind
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -50,6 +50,9 @@ def test_a_snapshot_that_nobody_touched_passes_everything(root: Path, monkeypatc
     assert codes.pop("restore") == {0, 2}
     assert codes.pop("export") == {0, 1}  # the stand-in for Spark reads no state
     assert codes.pop("transactions") == {0, 2}
+    assert codes.pop("sql strange state") == {1, 2}  # its schema is no schema
+    for name in ("state", "state of a node", "in flight", "messages", "channel", "table", "files"):
+        assert codes.pop(f"sql {name}") == {0, 2}  # a pipeline has no messages, processes no channels
     assert codes == {name: {0} for name in codes}
 
 

@@ -118,6 +118,31 @@ def state_files() -> dict[str, Data]:
         "state/0/0/SSTs/1-ab.sst": b"sst",
         "state/0/_metadata/v2/0": b"v2\n" + json.dumps(metadata).encode(),
         "state/0/_stateSchema/default/0_1": b"v3\nschema",
+        **_readable_state(),
+    }
+
+
+def _readable_state() -> dict[str, Data]:
+    """Of a second operator, as Spark writes it: what is looked at without Spark."""
+    import struct
+
+    import lz4.block
+
+    def changes(*numbers: int) -> bytes:
+        row = [b"\0" + struct.pack("<Qq", 0, n) for n in numbers]
+        raw = b"\0\2v2" + b"".join(b"\1" + 2 * (struct.pack(">i", len(r)) + r) for r in row) + b"\0"
+        packed = lz4.block.compress(raw, store_size=False)
+        return struct.pack("<8sBiii", b"LZ4Block", 0x25, len(packed), len(raw), 0) + packed
+
+    text = SCHEMA.json().encode()
+    schema = b"\0\2v2" + 2 * (struct.pack(">iH", 1, len(text)) + text)
+    operator = {"operatorInfo": {"operatorId": 1, "operatorName": "stateStoreSave"}}
+    stores = {"stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}]}
+    return {
+        "state/1/_metadata/metadata": b"v1\n" + json.dumps({**operator, **stores}).encode(),
+        "state/1/0/_metadata/schema": schema,
+        "state/1/0/1.changelog": changes(1, 2),
+        "state/1/0/2.changelog": changes(2, 3),
     }
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructField, StructType
 
 from strobe.hosts.spark.plans.description import describe_stage
 from strobe.hosts.spark.snapshot.reading import reader_options
@@ -212,13 +213,21 @@ def run(spark: SparkSession, name: str, data: Path, place: Path, conf: Mapping[s
 def spark_says(spark: SparkSession, checkpoint: Checkpoint, table: StateTable) -> list[tuple[Any, ...]]:
     """The rows of a table by Spark's reader, with the columns that ours has."""
     read = spark.read.format("statestore").options(**reader_options(table)).load(str(checkpoint.place))
-    found = read.toArrow()
+    found = read.select(*[_numbered(read, field) for field in read.schema.fields]).toArrow()
     columns = []
     for column in (c for c in table.columns if c.side != "position"):
         side = found.column(column.side if column.side in found.column_names else "value")
         array = _pick(found, side, table, column).combine_chunks()
         columns.append(array)
     return sorted_rows(columns)
+
+
+def _numbered(read: DataFrame, field: StructField) -> Any:
+    """Structs with names that Arrow can tell apart: an aggregate may keep two sums."""
+    if not isinstance(field.dataType, StructType):
+        return read[field.name]
+    fields = [StructField(f"f{i}", f.dataType, f.nullable) for i, f in enumerate(field.dataType.fields)]
+    return read[field.name].cast(StructType(fields)).alias(field.name)
 
 
 def _pick(found: pa.Table, side: pa.ChunkedArray, table: StateTable, column: Any) -> pa.ChunkedArray:

@@ -125,16 +125,12 @@ def open_snapshot(
         lease = _lease(found)
         try:
             # With the lease in hand: if its manifest is there now, it stays.
-            manifest = found.load()
-        except Misuse:
+            return Cut(found, found.load(), lease, Limits(memory, timeout), fallback)
+        except BaseException as error:
             if lease is not None:
                 lease.release()
-            continue  # it went between the two; its job may have a newer one
-        except BaseException:
-            if lease is not None:
-                lease.release()
-            raise
-        return Cut(found, manifest, lease, Limits(memory, timeout), fallback)
+            if not isinstance(error, Misuse):
+                raise  # else it went between the two; its job may have a newer one
     raise Failed(f"Snapshot {snapshot} went while it was being opened.", next="Name one that is retained.")
 
 

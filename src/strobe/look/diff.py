@@ -156,8 +156,15 @@ def _table(name: str, then: Relation | None, now: Relation | None, after: Cut) -
         ).to_pylist()[0]
     except StrobeError as error:
         return TableChange(relation, stage, problem=error.what)
-    numbers = (int(counts[n]) for n in ("rows_before", "rows_after", "added", "removed", "changed"))
-    return TableChange(relation, stage, *numbers)
+    return TableChange(
+        relation,
+        stage,
+        counts["rows_before"],
+        counts["rows_after"],
+        counts["added"],
+        counts["removed"],
+        counts["changed"],
+    )
 
 
 def _stage(old: Manifest, new: Manifest, uid: Any) -> StageChange:

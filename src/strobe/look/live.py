@@ -104,4 +104,12 @@ def _messages(found: Located, manifest: Manifest) -> pa.Table:
 
 
 def _payload(item: Any, position: int) -> tuple[int, Any]:
-    return position, item
+    """A message is its class's name and its content; on channels that reorder, also its number and a stamp."""
+    if not isinstance(item, list) or len(item) not in (2, 4):
+        raise ValueError("a message is not what live processes send")
+    name, body = item[0], _plain(item[1])
+    if len(item) == 4 and item[2].__class__ is int:
+        position = min(item[2], (1 << 63) - 1)
+    if not name:
+        return position, body
+    return position, {"type": name, **body} if isinstance(body, dict) else {"type": name, "value": body}

@@ -146,15 +146,17 @@ def _states(found: Located, manifest: Manifest, fallback: Fallback | None, cache
 def _reader(source: _Files, table: StateTable, fallback: Fallback | None) -> Callable[[], pa.Table]:
     def read() -> pa.Table:
         try:
+            if table.problem and not table.for_spark:
+                raise ValueError(table.problem)
             if table.problem:
                 raise Unsupported(table.problem)
             return source.table(table)
         except Unsupported as error:
             if fallback is None:
                 raise Lost(
-                    f"state.{table.name} is not decoded here: it has {error}.",
+                    f"state.{table.name} is not decoded here: {error}.",
                     untouched="The other relations can be asked.",
-                    next="Spark can read it: install Strobe with the extra 'spark', and Java.",
+                    next="`strobe sql` has Spark read it, where Spark is installed.",
                 ) from error
             return fallback(source.found, table)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strobe.look.types import Field, Unsupported, schema_from
+from strobe.model.errors import StrobeError
 from strobe.model.strict_json import parse
 
 __all__ = ["Family", "Operator", "Store", "Variable", "operators_of"]
@@ -60,13 +61,15 @@ class Variable:
 
 @dataclass(frozen=True)
 class Operator:
-    """A problem stands in place of the stores that cannot be described."""
+    """A problem stands in place of the stores that cannot be described; Spark may know better, if it is that their
+    format is not known here."""
 
     number: int
     name: str
     stores: tuple[Store, ...] = ()
     variables: tuple[Variable, ...] = ()
     problem: str = ""
+    for_spark: bool = False
 
 
 def operators_of(paths: Iterable[str], read: Callable[[str], bytes]) -> tuple[Operator, ...]:
@@ -90,8 +93,12 @@ def _operator(number: int, path: str, paths: set[str], read: Callable[[str], byt
         variables = _variables(value.get("operatorPropertiesJson"))
         stores = tuple(_store(number, each, paths, read) for each in value["stateStoreInfo"])
         return Operator(number, name, stores, variables)
-    except (ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
-        return Operator(number, name, problem=str(error)[:200] or type(error).__name__)
+    except StrobeError as error:
+        return Operator(number, name, problem=error.what)
+    except Unsupported as error:
+        return Operator(number, name, problem=f"it has {error!s:.200}", for_spark=True)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
+        return Operator(number, name, problem=f"{error!s:.200}" or type(error).__name__)
 
 
 def _store(number: int, value: Mapping[str, Any], paths: set[str], read: Callable[[str], bytes]) -> Store:

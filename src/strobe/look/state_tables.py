@@ -58,7 +58,8 @@ class Column:
 @dataclass(frozen=True)
 class StateTable:
     """A table of a stage's state. `many`: an entry is a list of rows. `numbered`: its store has several families, so
-    its keys begin with the number of one. `problem` says why it cannot be decoded here; then it has no columns."""
+    its keys begin with the number of one. `problem` says why it cannot be decoded here; then it has no columns, and
+    Spark may read it if that is because its format is not known here."""
 
     name: str
     stage: str
@@ -70,6 +71,7 @@ class StateTable:
     many: bool = False
     numbered: bool = False
     problem: str = ""
+    for_spark: bool = False
     variable: str = ""
     paths: tuple[str, ...] = field(default=(), compare=False)
 
@@ -108,7 +110,7 @@ def _tables(stage: str, operator: Operator, note: Mapping[str, Any]) -> Iterator
     """Of one operator; the name is what comes after the stage's."""
     number, name = operator.number, operator.name
     if operator.problem:
-        yield StateTable("", stage, number, name, "default", problem=operator.problem)
+        yield StateTable("", stage, number, name, "default", problem=operator.problem, for_spark=operator.for_spark)
     elif name.startswith(_JOIN):
         yield from _join(stage, operator)
     elif name.startswith(_TRANSFORM):
@@ -131,7 +133,13 @@ def _join(stage: str, operator: Operator) -> Iterator[StateTable]:
         if name is None:
             known = ", ".join(stores)[:100]
             yield StateTable(
-                side, stage, operator.number, operator.name, "default", problem=f"a join that keeps {known}"
+                side,
+                stage,
+                operator.number,
+                operator.name,
+                "default",
+                problem=f"it has a join that keeps {known}",
+                for_spark=True,
             )
             continue
         store, family = stores[name]

@@ -4,9 +4,10 @@ A reader puts a file for itself below the job's home (`leases/12-5e1f…`) and h
 the lock when the process ends, however it ends, so a lease never outlives its reader. Whoever retires snapshots asks
 `retiring` first, which removes the files of readers that are gone.
 
-A reader that comes while snapshots are being retired must not find half of one. So both sides take one more lock, the
-door: a reader for the moment in which it takes its lease and sees that the snapshot is there, the retiring side for as
-long as it deletes. The retiring side never waits: if the door is held, it lets everything stay until the next time.
+A reader that comes while snapshots are being retired must not find half of one. So both sides take one more lock, on
+the job's directory: a reader for the moment in which it takes its lease, the retiring side for as long as it deletes.
+The retiring side never waits: if a reader is just coming, it lets everything stay until the next time. A reader that
+has its lease looks whether the snapshot is still there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from strobe.store.tree import open_regular
 
 __all__ = ["Lease", "retiring", "take_lease"]
 
-_DOOR: Final = "door"
+_TRIES: Final = 5
 _NAME: Final = re.compile(r"([1-9][0-9]{0,15})-[0-9a-f]{16}")
 
 
@@ -36,10 +37,13 @@ class Lease:
         self._path, self._file, self._process = path, file, os.getpid()
 
     def release(self) -> None:
+        """Letting go twice is no fault."""
         if self._file >= 0:
             file, self._file = self._file, -1
             if os.getpid() == self._process:
                 self._path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # somebody else's lease is in it
+                    self._path.parent.rmdir()
             os.close(file)
 
 
@@ -47,38 +51,42 @@ def take_lease(home: Path, job: str, snapshot: SnapshotId) -> Lease | None:
     """A lease on the job's snapshot. None where nothing can be written: then nobody runs the job there either.
 
     Taken before the snapshot's manifest is read: if it is there afterwards, it stays."""
-    directory = home / JobLayout(job).leases
+    layout = JobLayout(job)
+    directory = home / layout.leases
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        with _door(directory, fcntl.LOCK_SH):
-            path = directory / f"{snapshot}-{os.urandom(8).hex()}"
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return Lease(path, file)
+        with _door(home / layout.root, fcntl.LOCK_SH):
+            for _ in range(_TRIES):
+                directory.mkdir(mode=0o700, exist_ok=True)
+                path = directory / f"{snapshot}-{os.urandom(8).hex()}"
+                with contextlib.suppress(FileNotFoundError):  # the last reader has just taken the directory away
+                    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    return Lease(path, file)
     except OSError:
-        return None
+        pass
+    return None
 
 
 @contextlib.contextmanager
 def retiring(home: Path, job: str) -> Iterator[frozenset[SnapshotId] | None]:
     """The snapshots that somebody looks at, for as long as the caller deletes others. None: a reader is just coming, so
     nothing may be deleted now."""
-    directory = home / JobLayout(job).leases
-    if not directory.is_dir():
-        # The first reader ever makes it. One that comes now may find that its snapshot has gone, and is told so.
-        yield frozenset()
-        return
+    layout = JobLayout(job)
     with contextlib.ExitStack() as held:
         leased: frozenset[SnapshotId] | None = None
         with contextlib.suppress(OSError):
-            held.enter_context(_door(directory, fcntl.LOCK_EX | fcntl.LOCK_NB))
-            leased = _held(directory)
+            held.enter_context(_door(home / layout.root, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            leased = _held(home / layout.leases)
         yield leased
 
 
 def _held(directory: Path) -> frozenset[SnapshotId]:
     held = set()
-    for name in os.listdir(directory):
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return frozenset()
+    for name in names:
         match = _NAME.fullmatch(name)
         if match is None:
             continue
@@ -95,7 +103,7 @@ def _held(directory: Path) -> frozenset[SnapshotId]:
 
 @contextlib.contextmanager
 def _door(directory: Path, how: int) -> Iterator[None]:
-    file = os.open(directory / _DOOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, how)
         yield
