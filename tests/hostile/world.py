@@ -131,7 +131,7 @@ def _readable_state() -> dict[str, Data]:
     def changes(*numbers: int) -> bytes:
         row = [b"\0" + struct.pack("<Qq", 0, n) for n in numbers]
         raw = b"\0\2v2" + b"".join(b"\1" + 2 * (struct.pack(">i", len(r)) + r) for r in row) + b"\0"
-        packed = lz4.block.compress(raw, store_size=False)
+        packed: bytes = lz4.block.compress(raw, store_size=False)
         return struct.pack("<8sBiii", b"LZ4Block", 0x25, len(packed), len(raw), 0) + packed
 
     text = SCHEMA.json().encode()

@@ -1,0 +1,119 @@
+"""What a question to a snapshot costs: `strobe sql` against Spark's reader, and the second question against the first.
+
+    python bench/sql.py                 1 million keys: cold, warm, and after 1% of them have changed
+    python bench/sql.py --keys 5000000  and the peak of memory, which is to stay within 2 GB
+    python bench/sql.py --quick         50,000 keys
+
+One stage keeps a count and a text per key in RocksDB. The question is an aggregate over all keys. `strobe sql` runs as a
+process of its own, with an empty cache; Spark's reader in a session that is warm, and in one that must start. Then 1% of
+the keys change, and the next snapshot is asked: with what was decoded before, and without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from _keys import Counting
+from pyspark.sql import SparkSession
+
+from strobe.hosts.spark.checkpoint.layout import lay_out_stage
+from strobe.hosts.spark.jvm.session import spark_session
+from strobe.model.ids import NodeId
+from strobe.store.locate import locate
+
+ASK = """
+import sys, time, resource
+import strobe
+began = time.perf_counter()
+with strobe.open_snapshot(sys.argv[1], sys.argv[2]) as cut:
+    count = cut.sql("select count(*) as n from state.counts").to_pylist()[0]["n"]
+    decoded = cut.cache.decoded
+print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, count, decoded)
+"""
+
+
+def ask(snapshot: str, home: Path, cache: str) -> tuple[float, float, int, int, int]:
+    """Seconds of the whole process, of the question alone, peak in KB, rows, and how many of them were decoded."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, snapshot, str(home)],
+        env={**os.environ, "STROBE_CACHE": cache}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    whole = time.perf_counter() - began
+    alone, peak, count, decoded = done.stdout.split()
+    return whole, float(alone), int(peak), int(count), int(decoded)
+
+
+def timed(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def by_spark(spark: SparkSession, home: Path, snapshot: str) -> None:
+    found = locate(snapshot, home)
+    with tempfile.TemporaryDirectory() as scratch:
+        lay_out_stage(found, found.load(), NodeId("counts"), Path(scratch))
+        rows = spark.read.format("statestore").load(scratch)
+        rows.selectExpr("count(*)", "sum(value.count)").collect()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "strobe-bench-sql")
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    keys = 50_000 if args.quick else args.keys
+    shutil.rmtree(args.dir, ignore_errors=True)
+    args.dir.mkdir(parents=True)
+    began = time.perf_counter()
+    spark = spark_session("strobe-bench-sql", "local[2]")
+    start = time.perf_counter() - began
+    counting = Counting(args.dir / "job", spark)
+    job = counting.started_with(keys)
+    home = args.dir / "job" / "home"
+    try:
+        first = int(job.checkpoint())
+        changed = np.random.default_rng(1).choice(np.arange(keys, dtype=np.int64), keys // 100, replace=False)
+        before = job.status().stages[1].batch
+        counting.put("changed", changed)
+        while (job.status().stages[1].batch or 0) <= (before or 0) or job.status().stages[1].lag_rows:
+            if job.wait(0.1):
+                raise SystemExit(f"the job ended: {job.error}")
+        second = int(job.checkpoint())
+        cold = ask(f"counting/{second}", home, "")
+        warm = min(timed(lambda: by_spark(spark, home, f"counting/{second}")) for _ in range(2))
+        cache = str(args.dir / "cache")
+        one = ask(f"counting/{first}", home, cache)
+        two = ask(f"counting/{second}", home, cache)
+    finally:
+        job.stop()
+        spark.stop()
+    figures = {
+        "strobe sql, cold, a process of its own": cold[0],
+        "Spark's reader in a warm session": warm,
+        "Spark's reader in a session that must start": warm + start,
+        "the question alone, first snapshot": one[1],
+        "the question alone, the next one after 1% has changed": two[1],
+    }
+    print(f"{keys:,} keys, {cold[3]:,} counted")
+    for what, seconds in figures.items():
+        print(f"  {seconds:8.2f} s  {what}")
+    print(f"  {warm / cold[0]:8.1f} ×  faster than a warm session")
+    print(f"  {(warm + start) / cold[0]:8.1f} ×  faster than one that must start")
+    print(f"  {two[1] / one[1]:8.1%}    of the first question, the second; {two[4]:,} of {two[3]:,} rows decoded")
+    print(f"  {max(cold[2], one[2], two[2]) / 1024:8.0f} MB at most")
+
+
+if __name__ == "__main__":
+    main()
