@@ -1,4 +1,4 @@
-"""Checkpoints of plain Spark queries, one for each stateful operator, and what Spark's own reader says of their state."""
+"""Checkpoints of plain Spark queries, one for each stateful operator, and what Spark's reader says of their state."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SCHEMA = (
     "decs ARRAY<DECIMAL(30,1)>, m MAP<STRING, DOUBLE>, nest ARRAY<STRUCT<a BIGINT, m MAP<STRING, ARRAY<BIGINT>>>>"
 )
 VALUES = (
-    "b", "t8", "t16", "t32", "f", "d", "dec", "big", "s", "bin", "day", "ntz", "at", "st", "arr", "flags", "texts", "decs",
-    "m", "nest",
+    "b", "t8", "t16", "t32", "f", "d", "dec", "big", "s", "bin", "day", "ntz", "at", "st", "arr", "flags", "texts",
+    "decs", "m", "nest",
 )  # fmt: skip
 T0 = datetime(2031, 5, 17, 9, tzinfo=UTC)
 
