@@ -4,9 +4,9 @@
     python bench/sql.py --keys 5000000  and the peak of memory, which is to stay within 2 GB
     python bench/sql.py --quick         50,000 keys
 
-One stage keeps a count and a text per key in RocksDB. The question is an aggregate over all keys. `strobe sql` runs as a
-process of its own, with an empty cache; Spark's reader in a session that is warm, and in one that must start. Then 1% of
-the keys change, and the next snapshot is asked: with what was decoded before, and without.
+One stage keeps a count and a text per key in RocksDB. The question is an aggregate over all keys. `strobe sql` runs as
+a process of its own, with an empty cache; Spark's reader in a session that is warm, and in one that must start. Then 1%
+of the keys change, and the next snapshot is asked: with what was decoded before, and without.
 """
 
 from __future__ import annotations

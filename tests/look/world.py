@@ -21,6 +21,7 @@ from strobe.store.snapshots import SnapshotStore
 
 JOB = "ledger"
 POSTINGS, BALANCES = NodeId("postings"), NodeId("balances")
+CHANNEL = ChannelId("postings")
 GRAPH = Graph((POSTINGS, BALANCES), (Channel(ChannelId("e"), POSTINGS, BALANCES),))
 _KEY = '{"type":"struct","fields":[{"name":"account","type":"long","nullable":true,"metadata":{}}]}'
 _VALUE = '{"type":"struct","fields":[{"name":"sum","type":"long","nullable":true,"metadata":{}}]}'
@@ -102,11 +103,11 @@ class World:
                     completed="2031-05-17T09:30:01Z", graph=GRAPH,
                     nodes={
                         POSTINGS: NodeRecord(batch=1, output=4, offsets=[{"logOffset": 1}]),
-                        BALANCES: NodeRecord(files=files, batch=len(changes), inputs={ChannelId("postings"): read_up_to},
+                        BALANCES: NodeRecord(files=files, batch=len(changes), inputs={CHANNEL: read_up_to},
                                              extra={"operators": [_NOTES]}),
                     },
                     channels={
-                        ChannelId("postings"): ChannelRecord(POSTINGS, self.layout.channel(POSTINGS), 4, flight)
+                        CHANNEL: ChannelRecord(POSTINGS, self.layout.channel(POSTINGS), 4, flight)
                     },
                     sinks={
                         "balances/0": (Prepared("position", {"path": str(sink), "lineage": [[1, 1]]}),),
