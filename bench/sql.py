@@ -22,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from _keys import Counting
 from pyspark.sql import SparkSession
 
+from bench._keys import Counting
 from strobe.hosts.spark.checkpoint.layout import lay_out_stage
 from strobe.hosts.spark.jvm.session import spark_session
 from strobe.model.ids import NodeId

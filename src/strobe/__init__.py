@@ -84,4 +84,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         from strobe.model.extras import missing_extra
 
-        raise missing_extra(error) or error from error
+        raise missing_extra(error, "sql" if name in _LOOK else None) or error from error

@@ -64,7 +64,7 @@ def without_extras(directory: Path, *lines: list[str]) -> list[tuple[int, str]]:
 
 def test_no_command_ends_in_a_traceback_without_the_extras(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text('import strobe\n\npipeline = strobe.Pipeline("p")\n')
-    arguments = {"run": ["p.py"], "list": [], "demo": [], "live": ["--help"], "sim": ["list"]}
+    arguments = {"diff": ["a", "b"], "run": ["p.py"], "list": [], "demo": [], "live": ["--help"], "sim": ["list"]}
     lines = [[name, *arguments.get(name, ["there-is-none"])] for name in COMMANDS]
     told = dict(zip(COMMANDS, without_extras(tmp_path, *lines), strict=True))
     for name, (code, said) in told.items():
@@ -73,6 +73,8 @@ def test_no_command_ends_in_a_traceback_without_the_extras(tmp_path: Path) -> No
         code, said = told[name]
         assert code == 2
         assert "next:  Install Strobe with the extra 'spark': pip install 'strobe[spark]'" in said
+    for name in ("sql", "diff"):
+        assert "next:  Install Strobe with the extra 'sql': pip install 'strobe[sql]'" in told[name][1]
     # What only looks needs no Spark: systems of live processes are listed by the same commands.
     assert told["list"] == (0, "No job has run in .strobe.\n")
     assert "There is no job 'there-is-none'" in told["status"][1]

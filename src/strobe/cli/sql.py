@@ -10,6 +10,7 @@ import click
 
 from strobe.cli.output import Command, Session, check_writable, common_options
 from strobe.model.errors import Failed, Misuse
+from strobe.model.extras import missing_extra
 
 if TYPE_CHECKING:
     from strobe.look.cut import Cut
@@ -96,8 +97,10 @@ def sql_command(
 
 def open_cut(session: Session, snapshot: str, *, memory: str = "1GB", timeout: float | None = None) -> Cut:
     """The snapshot, with Spark's reader for state that is not decoded natively; that it is used is said."""
-    from strobe.look.cut import open_snapshot
-
+    try:
+        from strobe.look.cut import open_snapshot
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "sql") or error from error
     return open_snapshot(snapshot, session.home, memory=memory, timeout=timeout, fallback=_fallback())
 
 

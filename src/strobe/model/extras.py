@@ -22,7 +22,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "pandas": "spark",
     "numpy": "spark",
     "google.protobuf": "spark",
-    "duckdb": "sql",
+    "duckdb": "spark",
     "rocksdict": "sql",
     "lz4": "sql",
     "prompt_toolkit": "sql",
@@ -35,9 +35,12 @@ EXTRAS: Final[Mapping[str, str]] = {
 }
 
 
-def missing_extra(error: ImportError) -> Misuse | None:
-    """What to install, if it is a module that one of the extras brings."""
+def missing_extra(error: ImportError, wanted: str | None = None) -> Misuse | None:
+    """What to install, if it is a module that one of the extras brings; `wanted` is the one for what was asked for,
+    where several bring it."""
     extra = EXTRAS.get(error.name or "")
+    if extra is not None and wanted is not None:
+        extra = wanted
     if extra is None:
         return None
     return Misuse(
