@@ -24,6 +24,8 @@ from pathlib import Path
 import numpy as np
 from pyspark.sql import SparkSession
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from bench._keys import Counting
 from strobe.hosts.spark.checkpoint.layout import lay_out_stage
 from strobe.hosts.spark.jvm.session import spark_session
