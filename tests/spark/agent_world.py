@@ -24,17 +24,20 @@ from strobe.hosts.spark.snapshot.messages import (
     Acknowledge,
     Decline,
     StagePart,
+    StageReady,
+    StageRegistered,
     StartSnapshot,
     ToCoordinator,
 )
 from strobe.hosts.spark.snapshot.recording import Recorded, Recording
-from strobe.hosts.spark.stage.agent import StageAgent
+from strobe.hosts.spark.stage.agent import StageAgent, StageContext
 from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode
 from strobe.protocol.coordinator.messages import Kind
 from strobe.protocol.events import BarrierOptions
 from strobe.store.manifest import NOTHING, NodeRecord
+from tests.spark.played_agents import PlayedAgent
 
 SCHEMA = StructType([StructField("id", LongType())])
 Reads = dict[str, tuple[str, ...]]
@@ -72,8 +75,12 @@ class World:
         feedback: frozenset[str] = frozenset(),
         limits: Limits | None = None,
         seed: int = 0,
+        threads: bool = False,
+        uploads: Immediate | None = None,
     ) -> None:
-        """`feedback` are channels named reader<producer, e.g. "a<c"."""
+        """`feedback` are channels named reader<producer, e.g. "a<c". With `threads` every stage has its own, as in a
+        job; else what is said to it is heard before anything else happens."""
+        self.newest = 0  # the highest snapshot that was begun, when a stage starts again
         self.random = random.Random(seed)
         self.posted: list[ToCoordinator] = []
         self.reads = reads
@@ -94,7 +101,7 @@ class World:
             path = root / "stages" / uid
             (path / "offsets").mkdir(parents=True)
             (path / "commits").mkdir()
-            agent = StageAgent(
+            context = StageContext(
                 NodeId(uid),
                 checkpoint=path,
                 inputs={NodeId(r): self.channels[r].log for r in inputs},
@@ -103,11 +110,12 @@ class World:
                 mode=mode,
                 alignment_timeout=3600.0,
                 limits=limits or Limits(),
-                uploads=Immediate(),
-                post=self.posted.append,
+                uploads=uploads or Immediate(),
+                post=self._post,
             )
-            agent.start(Incarnation(1), SnapshotId(0))
+            agent = StageAgent(context) if threads else PlayedAgent(context)
             self.stages[uid] = Stage(agent, inputs, path, offsets=dict.fromkeys(inputs, 0))
+            agent.start(Incarnation(1))
 
     def close(self) -> None:
         for stage in self.stages.values():
@@ -135,8 +143,14 @@ class World:
         """Another life of the stage, in another driver or in the same."""
         output = self.channels.get(uid)
         written = output.log.last_batch(output.timeline) if output is not None else None
-        newest = max((m.snapshot for m in self.posted if isinstance(m, Acknowledge)), default=SnapshotId(0))
-        self.stages[uid].agent.start(Incarnation(2), newest, written=NOTHING if written is None else written)
+        self.newest = max((m.snapshot for m in self.posted if isinstance(m, Acknowledge)), default=0)
+        self.stages[uid].agent.start(Incarnation(2), written=NOTHING if written is None else written)
+
+    def _post(self, message: ToCoordinator) -> None:
+        self.posted.append(message)
+        if isinstance(message, StageReady):
+            registered = StageRegistered(message.incarnation, SnapshotId(self.newest))
+            self.stages[message.stage].agent.tell(registered)
 
     def plan(self, uid: str) -> dict[str, int]:
         """Spark asks each reader how far it may read."""

@@ -12,16 +12,14 @@ real job applies before it writes a manifest. Any refusal is a bug: nothing here
 
 from __future__ import annotations
 
-import json
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from strobe.hosts.spark.channel.admission import Limits
-from strobe.hosts.spark.channel.log import DataFile
 from strobe.hosts.spark.channel.writer import ChannelWriter
-from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.snapshot.manifests import snapshot_before
 from strobe.hosts.spark.snapshot.messages import (
     AbortSnapshot,
@@ -31,11 +29,13 @@ from strobe.hosts.spark.snapshot.messages import (
     StageLost,
     StagePart,
     StageReady,
+    StageRegistered,
     StartSnapshot,
     ToAgent,
     ToCoordinator,
     TrimChannel,
 )
+from strobe.hosts.spark.stage.agent import StageContext
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.barriers import BarrierMode
@@ -63,12 +63,14 @@ from strobe.store.consistency import check_manifest
 from strobe.store.manifest import NOTHING, ChannelRecord, Manifest
 from strobe.store.manifest import Kind as ManifestKind
 from tests.spark.agent_world import SCHEMA, Reads
-from tests.spark.scheduled_parts import Account, Delayed, Killed, Query, ScheduledAgent
+from tests.spark.played_agents import ScheduledAgent
+from tests.spark.played_spark import PlayedSpark
+from tests.spark.scheduled_parts import Account, Delayed, Killed, Query
 
 TIME = "2031-05-17T09:30:00.000Z"
 
 
-class RestartWorld:
+class RestartWorld(PlayedSpark):
     def __init__(
         self,
         root: Path,
@@ -127,14 +129,18 @@ class RestartWorld:
             if any(uid in inputs for inputs in self.reads.values())
         }
         self.agents = {uid: self._agent(uid) for uid in self.reads}
+        self._start_coordinator()
+
+    @property
+    def upstream(self) -> dict[NodeId, tuple[NodeId, ...]]:
+        return {
+            NodeId(uid): tuple(NodeId(p) for p in inputs if f"{uid}<{p}" not in self.feedback)
+            for uid, inputs in self.reads.items()
+        }
+
+    def _start_coordinator(self) -> None:
         self.coordinator = Coordinator(
-            {
-                NodeId(uid): [NodeId(p) for p in inputs if f"{uid}<{p}" not in self.feedback]
-                for uid, inputs in self.reads.items()
-            },
-            self.settings,
-            next_snapshot=self.taken + 1,
-            retained=tuple(self.retained),
+            self.upstream, self.settings, next_snapshot=self.taken + 1, retained=tuple(self.retained)
         )
         self._step(Tick(self.now))
 
@@ -154,7 +160,7 @@ class RestartWorld:
         path = self.root / "stages" / uid
         for part in ("offsets", "commits"):
             (path / part).mkdir(parents=True, exist_ok=True)
-        return ScheduledAgent(
+        context = StageContext(
             NodeId(uid),
             checkpoint=path,
             inputs={NodeId(p): self.channels[p].log for p in self.reads[uid]},
@@ -164,8 +170,12 @@ class RestartWorld:
             alignment_timeout=3600.0,
             limits=self.limits,
             uploads=self.uploads,
-            post=self.posted.append,
+            post=partial(self._post, uid),
         )
+        return ScheduledAgent(context)
+
+    def _post(self, uid: str, message: ToCoordinator) -> None:
+        self.posted.append(message)
 
     def point(self, name: str, stage: str = "") -> None:
         """Stands in for `faults.point`."""
@@ -193,8 +203,8 @@ class RestartWorld:
                     self.start_stage(uid)
             while self.uploads.waiting:
                 self.uploads.finish(0)
-            while self.posted:
-                self._take(self.posted.popleft())
+            while self._receive():
+                pass
             while self.writing:
                 self._write(*self.writing.pop(0))
             for uid, query in self.queries.items():
@@ -202,17 +212,16 @@ class RestartWorld:
                 if not query.in_batch:
                     query.agent.look()
                 next(query.steps)
-            if asked and not self.coordinator.pending:
+            if asked and not self.pending:
                 assert self.complete[-1] == self.taken, f"the last snapshot failed: {self.declined[-1:]}"
                 return
-            if not asked and not self.coordinator.pending:
+            if not asked and not self.pending:
                 asked = True
-                self._step(TriggerRequested("last"))
-        raise AssertionError(f"it waits for ever: {dict(self.coordinator.pending)}")
+                self._request(Kind.CHECKPOINT)
+        raise AssertionError(f"it waits for ever: {dict(self.pending)}")
 
     def _act(self) -> None:
-        self.now += 1
-        self._step(Tick(self.now))
+        self._tick()
         roll = self.rng.random()
         uid = self.rng.choice(list(self.reads))
         if roll < 0.004:
@@ -222,10 +231,8 @@ class RestartWorld:
         elif roll < 0.012 and uid in self.queries:
             self.fail_stage(uid)
         elif roll < 0.06:
-            self.requests += 1
-            kind = Kind.SAVEPOINT if self.rng.random() < 0.2 else Kind.CHECKPOINT
-            self._step(TriggerRequested(f"r{self.requests}", kind))
-        elif roll < 0.10 and self.coordinator.pending and self.mode is BarrierMode.ALIGNED_WITH_TIMEOUT:
+            self._request(Kind.SAVEPOINT if self.rng.random() < 0.2 else Kind.CHECKPOINT)
+        elif roll < 0.10 and self.pending and self.mode is BarrierMode.ALIGNED_WITH_TIMEOUT:
             aligning = self.agents[uid].aligning if uid in self.queries else None
             if aligning is not None:
                 self.agents[uid].time_out(aligning)
@@ -236,8 +243,7 @@ class RestartWorld:
             if self.writing:
                 self._write(*self.writing.pop(self.rng.randrange(len(self.writing))))
         elif roll < 0.30:
-            if self.posted:
-                self._take(self.posted.popleft())
+            self._receive()
         elif roll < 0.45:
             self._deliver(uid)
         elif roll < 0.55:
@@ -253,11 +259,7 @@ class RestartWorld:
         agent = self.agents[uid]
         channel = self.channels.get(uid)
         written = channel.log.last_batch(channel.timeline) if channel is not None else None
-        agent.start(
-            Incarnation(self.lives[uid]),
-            SnapshotId(self.taken),
-            written=NOTHING if written is None else written,
-        )
+        agent.start(Incarnation(self.lives[uid]), written=NOTHING if written is None else written)
         query = self.queries[uid] = Query(agent, iter(()))
         query.steps = self._query(uid, query)
 
@@ -267,77 +269,29 @@ class RestartWorld:
         if query.in_batch:
             query.agent.end_batch(0, failed=True)
         query.agent.stop()
-        self.posted.append(StageLost(NodeId(uid), "it failed"))
-
-    # ── Spark ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _query(self, uid: str, query: Query) -> Iterator[None]:
-        path, inputs = query.agent.checkpoint, self.reads[uid]
-        committed, logged = spark_checkpoint.last_committed(path), spark_checkpoint.last_logged(path)
-        batch = NOTHING if committed is None else committed
-        ends = dict.fromkeys(inputs, 0) if batch == NOTHING else self._logged(uid, batch)
-        supply = 0 if batch == NOTHING else self._supply(uid, batch)
-        for _ in range(self.rng.choice((1, 1, 30))):  # a query takes its time to come up
-            yield
-        if logged is not None and logged > batch:
-            yield from self._batch(uid, query, logged)
-            batch, ends, supply = logged, self._logged(uid, logged), self._supply(uid, logged)
-        while True:
-            planned = dict(ends)
-            for producer in inputs:
-                planned[producer] = query.agent.latest(f"{uid}<{producer}", NodeId(producer), ends[producer])
-                yield
-            fresh = self.rng.randrange(0, 6) if not inputs and self.rng.random() < 0.4 else 0
-            if planned == ends and not fresh:
-                yield
-                continue
-            batch, ends, supply = batch + 1, planned, supply + fresh
-            self._log(uid, batch, ends, supply)
-            yield
-            yield from self._batch(uid, query, batch)
-
-    def _batch(self, uid: str, query: Query, batch: int) -> Iterator[None]:
-        account, agent = self.accounts[uid], query.agent
-        agent.begin_batch(batch)
-        query.in_batch = True
-        yield
-        ends = self._logged(uid, batch)
-        read = {p: self.rows_upto(p, end) for p, end in ends.items()}
-        before = account.read[batch - 1]
-        source = self._supply(uid, batch) - (self._supply(uid, batch - 1) if batch else 0)
-        rows = sum(read.values()) - sum(before.values()) + source
-        # Some batches leave nothing: their rows are filtered, or go into state. Others must not grow in a loop.
-        out = 0 if (batch * 7 + len(uid)) % 3 == 0 else min(rows, 5)
-        account.read[batch], account.written[batch] = read, account.written[batch - 1] + out
-        if agent.output is not None and out:
-            made = agent.output.append([DataFile(f"data/1/{batch}-0/x.parquet", out, out * 8)], batch)
-            if made is not None:
-                self.rows[uid][made.version] = out
-        yield
-        agent.end_batch(batch)
-        query.in_batch = False
-        yield
-        (agent.checkpoint / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
-        yield
-
-    def _log(self, uid: str, batch: int, ends: dict[str, int], supply: int) -> None:
-        sources = [json.dumps({"channel": p, "version": v}) for p, v in ends.items()] or [json.dumps({"rows": supply})]
-        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-        (self.root / "stages" / uid / "offsets" / str(batch)).write_text("\n".join(["v1", head, *sources]))
-
-    def _logged(self, uid: str, batch: int) -> dict[str, int]:
-        sources = spark_checkpoint.read_offsets(self.root / "stages" / uid, batch).sources
-        return {s["channel"]: s["version"] for s in sources if isinstance(s, dict) and "channel" in s}
-
-    def _supply(self, uid: str, batch: int) -> int:
-        """Rows that a source stage has read of the world outside."""
-        (first, *_) = spark_checkpoint.read_offsets(self.root / "stages" / uid, batch).sources
-        return first.get("rows", 0) if isinstance(first, dict) else 0
-
-    def rows_upto(self, channel: str, version: int) -> int:
-        return sum(rows for v, rows in self.rows[channel].items() if v <= version)
+        self._post(uid, StageLost(NodeId(uid), Incarnation(self.lives[uid]), "it failed"))
 
     # ── the coordinator ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def pending(self) -> Mapping[SnapshotId, frozenset[NodeId]]:
+        """Snapshots under way, and whom each waits for."""
+        return self.coordinator.pending
+
+    def _tick(self) -> None:
+        self.now += 1
+        self._step(Tick(self.now))
+
+    def _request(self, kind: Kind) -> None:
+        self.requests += 1
+        self._step(TriggerRequested(f"r{self.requests}", kind))
+
+    def _receive(self) -> bool:
+        """The coordinator takes one message. False if there is none."""
+        if not self.posted:
+            return False
+        self._take(self.posted.popleft())
+        return True
 
     def _deliver(self, uid: str) -> None:
         inbox = self.inboxes[NodeId(uid)]
@@ -346,6 +300,7 @@ class RestartWorld:
 
     def _take(self, message: ToCoordinator) -> None:
         if isinstance(message, StageReady):
+            self.inboxes[message.stage].append(StageRegistered(message.incarnation, SnapshotId(self.taken)))
             self._step(NodeReady(message.stage, message.incarnation))
         elif isinstance(message, StageLost):
             self._step(NodeLost(message.stage, message.reason))
@@ -385,17 +340,26 @@ class RestartWorld:
             raise AssertionError(effect.reason)
 
     def _trim(self) -> None:
+        for uid, upto in self._spare(self.consumed).items():
+            self.inboxes[uid].append(TrimChannel(upto))
+
+    def _spare(self, consumed: Mapping[NodeId, Mapping[NodeId, int]]) -> dict[NodeId, int]:
         """As a job does it."""
+        spare = {}
         for uid in self.channels:
-            needed = [self.consumed[NodeId(reader)][NodeId(uid)] for reader, ins in self.reads.items() if uid in ins]
+            needed = [consumed[NodeId(reader)][NodeId(uid)] for reader, ins in self.reads.items() if uid in ins]
             for manifest in self.retained.values():
                 needed += [flight.after for flight in manifest.channels[ChannelId(uid)].in_flight.values()]
-            self.inboxes[NodeId(uid)].append(TrimChannel(min(needed)))
+            spare[NodeId(uid)] = min(needed)
+        return spare
 
     # ── what came of it ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _write(self, snapshot: SnapshotId, kind: Kind) -> None:
-        parts = self.parts.pop(snapshot)
+        self._check(snapshot, kind, self.parts.pop(snapshot))
+        self._step(ManifestWritten(snapshot))
+
+    def _check(self, snapshot: SnapshotId, kind: Kind, parts: Mapping[NodeId, StagePart]) -> None:
         channels = {
             ChannelId(uid): ChannelRecord(
                 NodeId(uid),
@@ -415,9 +379,8 @@ class RestartWorld:
         self._check_rows(parts)
         if kind is Kind.CHECKPOINT:
             self.retained[snapshot] = manifest
-        self._step(ManifestWritten(snapshot))
 
-    def _check_rows(self, parts: dict[NodeId, StagePart]) -> None:
+    def _check_rows(self, parts: Mapping[NodeId, StagePart]) -> None:
         for uid, part in parts.items():
             account, batch = self.accounts[uid], part.record.batch
             assert batch is not None

@@ -1,5 +1,5 @@
-"""The parts of a job without Spark that a schedule moves: agents that wait to be looked at, uploads that wait to end, a
-query between two steps, and an account of the rows."""
+"""The parts of a job without Spark that a schedule moves: uploads that wait to end, a query between two steps, and an
+account of the rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.hosts.spark.snapshot.recording import Recorded, Recording
-from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.model.errors import StrobeError
-from strobe.model.ids import SnapshotId
 from strobe.store.manifest import NOTHING
 from tests.spark.agent_world import Immediate, Submitted
+from tests.spark.played_agents import ScheduledAgent
 
 
 class Killed(BaseException):
@@ -30,22 +29,6 @@ class Delayed(Immediate):
 
     def finish(self, index: int) -> None:
         super().submit(*self.waiting.pop(index))
-
-
-class ScheduledAgent(StageAgent):
-    """Its own thread does nothing: the schedule alone decides when the stage is looked at."""
-
-    def _run(self) -> None:
-        pass
-
-    def look(self) -> None:
-        """What its own thread does: look at the stage if there is a message."""
-        if self._inbox:
-            self.at_rest()
-
-    @property
-    def aligning(self) -> SnapshotId | None:
-        return self._machine.aligning
 
 
 @dataclass

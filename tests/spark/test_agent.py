@@ -178,7 +178,8 @@ def test_barriers_of_an_earlier_life_are_walked_over(world: Make) -> None:
     w.source_batch("fast", 5)
     w.stages["fast"].agent.tell(StartSnapshot(SnapshotId(1), Kind.CHECKPOINT))
     w.stages["fast"].agent.at_rest()
-    w.stages["join"].agent.start(Incarnation(2), SnapshotId(1))
+    w.newest = 1
+    w.stages["join"].agent.start(Incarnation(2))
     w.trigger(2)
     w.settle()
     assert w.parts(1).keys() == {"fast"}

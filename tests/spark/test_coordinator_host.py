@@ -9,14 +9,26 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, Progress, SnapshotWriter
-from strobe.hosts.spark.snapshot.messages import Acknowledge, StagePart, StageReady, StartSnapshot, ToAgent
+from strobe.hosts.spark.snapshot.messages import (
+    AbortSnapshot,
+    Acknowledge,
+    Decline,
+    StageLost,
+    StagePart,
+    StageReady,
+    StageRegistered,
+    StartSnapshot,
+    ToAgent,
+    TrimChannel,
+)
 from strobe.model.errors import Failed
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import CoordinatorSettings, Kind
+from strobe.protocol.events import BarrierOptions
 from strobe.store.consistency import InconsistentCut
 from strobe.store.manifest import NodeRecord
 
-A = NodeId("a")
+A, B = NodeId("a"), NodeId("b")
 
 
 class SlowWriter(SnapshotWriter):
@@ -125,6 +137,95 @@ def test_the_end_waits_for_a_manifest_that_is_being_written(host: CoordinatorHos
     writer.go.set()
     stopping.join(60)
     assert writer.written == [1]
+
+
+class Told:
+    """What a coordinator of two stages tells them, in order."""
+
+    def __init__(self) -> None:
+        self.messages: queue.Queue[tuple[NodeId, ToAgent]] = queue.Queue()
+        self.host = CoordinatorHost(
+            {A: (), B: (A,)}, CoordinatorSettings(tolerable_failures=9), next_snapshot=5, retained=(),
+            writer=SnapshotWriter(), fail_job=pytest.fail,
+            tell=lambda node, message: self.messages.put((node, message)),
+        )  # fmt: skip
+
+    def next(self) -> tuple[NodeId, ToAgent]:
+        return self.messages.get(timeout=60)
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    made = Told()
+    made.host.start()
+    yield made
+    made.host.stop()
+
+
+def test_a_stage_is_answered_before_it_is_told_of_a_snapshot(told: Told) -> None:
+    in_background(lambda: told.host.snapshot(Kind.SAVEPOINT, last=True))
+    told.host.post(StageReady(B, Incarnation(1)))
+    assert told.next() == (B, StageRegistered(Incarnation(1), SnapshotId(4)))
+    told.host.post(StageReady(A, Incarnation(1)))
+    assert told.next() == (A, StageRegistered(Incarnation(1), SnapshotId(4)))
+    assert told.next() == (A, StartSnapshot(SnapshotId(5), Kind.SAVEPOINT, BarrierOptions(last=True)))
+
+
+def test_a_stage_that_comes_back_hears_of_the_last_snapshot_and_then_that_it_is_given_up(told: Told) -> None:
+    in_background(lambda: told.host.snapshot(Kind.SAVEPOINT, last=True))
+    for stage in (A, B):
+        told.host.post(StageReady(stage, Incarnation(1)))
+        told.next()
+    assert isinstance(told.next()[1], StartSnapshot)
+    told.host.post(StageReady(B, Incarnation(2)))
+    assert told.next() == (B, StageRegistered(Incarnation(2), SnapshotId(5), last=SnapshotId(5)))
+    assert [type(told.next()[1]) for _ in range(2)] == [AbortSnapshot, AbortSnapshot]
+    told.host.post(StageReady(A, Incarnation(2)))
+    assert told.next() == (A, StageRegistered(Incarnation(2), SnapshotId(5)))
+
+
+def test_what_comes_late_of_an_earlier_life_changes_nothing(told: Told) -> None:
+    for stage in (A, B):
+        told.host.post(StageReady(stage, Incarnation(1)))
+        told.next()
+    told.host.post(StageLost(A, Incarnation(1), "it failed"))
+    told.host.post(StageReady(A, Incarnation(1)))  # twice
+    in_background(lambda: told.host.snapshot(Kind.CHECKPOINT))
+    told.host.post(StageReady(A, Incarnation(2)))
+    assert told.next() == (A, StageRegistered(Incarnation(2), SnapshotId(4)))
+    assert isinstance(told.next()[1], StartSnapshot)
+    told.host.post(StageLost(A, Incarnation(1), "it failed"))  # twice
+    told.host.post(Decline(A, Incarnation(2), SnapshotId(5), "no room"))
+    assert told.next() == (A, AbortSnapshot(SnapshotId(5), "a declined: no room"))
+
+
+def test_each_channel_s_owner_is_told_how_far_it_may_trim() -> None:
+    class Spares(SnapshotWriter):
+        def spare(self, consumed: Mapping[NodeId, Mapping[NodeId, int]]) -> Mapping[NodeId, int]:
+            return {A: consumed[B][A]}
+
+    told = queue.Queue[tuple[NodeId, ToAgent]]()
+
+    def tell(node: NodeId, message: ToAgent) -> None:
+        if isinstance(message, StartSnapshot):
+            for stage, consumed in ((A, {}), (B, {A: 17})):
+                part = StagePart(NodeRecord(), None)
+                made.post(Acknowledge(stage, Incarnation(1), message.snapshot, part, consumed))
+        elif isinstance(message, TrimChannel):
+            told.put((node, message))
+
+    made = CoordinatorHost(
+        {A: (), B: (A,)}, CoordinatorSettings(), next_snapshot=1, retained=(), writer=Spares(), tell=tell,
+        fail_job=pytest.fail,
+    )  # fmt: skip
+    made.start()
+    try:
+        for stage in (A, B):
+            made.post(StageReady(stage, Incarnation(1)))
+        made.snapshot(Kind.CHECKPOINT, 60)
+        assert told.get(timeout=60) == (A, TrimChannel(17))
+    finally:
+        made.stop()
 
 
 def test_a_cut_that_is_refused_is_counted_and_reported_and_the_job_goes_on() -> None:

@@ -294,7 +294,7 @@ def test_timers_of_the_clock_fire_after_a_resume_without_new_rows(spark: SparkSe
     eventually(lambda: bool(hold.held), "the rows are there", job)
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(job.stop)
-        eventually(lambda: job.runners[NodeId("reminders")].agent._draining, "the stage is to stop")
+        eventually(lambda: job.runners[NodeId("reminders")].agent.halting, "the stage is to stop")
         hold.free.set()
         stopping.result(PATIENCE)
     checkpoint = stage_checkpoint(job.home, NodeId("reminders"))

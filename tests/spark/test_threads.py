@@ -21,10 +21,10 @@ from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.home import job_home as home_module
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.job.job import start_job
-from strobe.hosts.spark.stage import agent as agent_module
-from strobe.hosts.spark.stage.agent import StageAgent
+from strobe.hosts.spark.stage import life as life_module
+from strobe.hosts.spark.stage.life import StageLife
 from strobe.model.errors import Failed, Fenced, PeerFault
-from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
 from tests.spark.agent_world import World
 from tests.spark.commit_world import World as CommitWorld
 from tests.spark.jobs import eventually, stage
@@ -64,7 +64,7 @@ class Failing:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """An idle source and its reader. Only the source's own thread can answer for it."""
-    made = World(tmp_path, {"a": (), "b": ("a",)})
+    made = World(tmp_path, {"a": (), "b": ("a",)}, threads=True)
     made.source_batch("a", 3)
     yield made
     made.close()
@@ -100,11 +100,12 @@ def test_a_barrier_that_cannot_be_placed_fails_its_snapshot_and_the_next_one_suc
 def test_an_agent_that_cannot_go_on_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch, error: Exception, patience: float
 ) -> None:
-    monkeypatch.setattr(agent_module, "_PATIENCE", patience)
+    monkeypatch.setattr(life_module, "_PATIENCE", patience)
     agent = world.stages["a"].agent
     said: list[Exception] = []
     agent.broken = said.append
-    monkeypatch.setattr(agent, "at_rest", Failing(agent.at_rest, error, None))
+    agent.start(Incarnation(2))
+    monkeypatch.setattr(agent._life, "at_rest", Failing(StageLife.at_rest, error, None))
     world.trigger(1)
     await_(lambda: said == [error], "that it is broken")
 
@@ -128,15 +129,15 @@ def test_a_stage_whose_agent_breaks_starts_again_and_one_whose_query_has_ended_f
     try:
         eventually(lambda: stage(job, "ending").state == "ended", "the end of a source", job)
         eventually(lambda: stage(job, "endless").batch == 0, "the rows", job)
-        monkeypatch.setattr(agent_module, "_PATIENCE", 0.0)
-        broken, real = "endless", StageAgent.at_rest
+        monkeypatch.setattr(life_module, "_PATIENCE", 0.0)
+        broken, real = "endless", StageLife.at_rest
 
-        def at_rest(self: StageAgent) -> bool:
-            if self.uid == broken:
+        def at_rest(self: StageLife) -> bool:
+            if self._stage.uid == broken:
                 raise stale()
             return real(self)
 
-        monkeypatch.setattr(StageAgent, "at_rest", at_rest)
+        monkeypatch.setattr(StageLife, "at_rest", at_rest)
         with pytest.raises(Failed, match="was lost"):
             job.checkpoint(120)
         broken = ""

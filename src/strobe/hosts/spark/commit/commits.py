@@ -16,24 +16,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
 
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.commit.ledger import Entry, named_handles
-from strobe.hosts.spark.commit.work import SinkWork, ToCoordinator, Vote, check_handles
+from strobe.hosts.spark.commit.work import SinkWork, ToCoordinator, check_handles
 from strobe.hosts.spark.snapshot.decisions import Decisions
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.hosts.spark.snapshot.metrics import SinkStatus
-from strobe.hosts.spark.snapshot.recording import Recorded, Recording, Uploads
-from strobe.model.errors import Failed, HostFault, StrobeError
+from strobe.model.errors import Failed, HostFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.restore.messages import StandDown
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator
 from strobe.protocol.two_phase_commit import messages as protocol
 from strobe.store.manifest import Manifest
 
-__all__ = ["Commits", "PreparingUploads", "decisions_of"]
+__all__ = ["Commits", "decisions_of"]
 
 _log = logging.getLogger("strobe.sinks")
 _PATIENCE = 60.0
@@ -210,69 +208,3 @@ class Commits(Decisions):
             crash_points.point("commit.settled")
             self._settled(snapshot)
         return effects
-
-
-# ── the votes ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass
-class _Gathering:
-    """The votes of one stage's sinks for one snapshot, until all are there."""
-
-    part: StagePart
-    missing: int
-    done: Callable[[StagePart | StrobeError], None]
-    votes: dict[str, Vote] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, name: str, vote: Vote | StrobeError) -> None:
-        with self.lock:
-            if self.missing == 0:
-                return  # another one has refused
-            if isinstance(vote, Vote):
-                self.votes[name] = vote
-                self.missing -= 1
-                if self.missing:
-                    return
-            else:
-                self.missing = 0
-        if not isinstance(vote, Vote):
-            self.done(vote)
-            return
-        sinks = dict(self.part.sinks)
-        for sink, each in self.votes.items():
-            sinks[sink] = (*sinks.get(sink, ()), *each.prepared)
-        self.done(
-            replace(
-                self.part,
-                sinks=sinks,
-                votes=tuple(each.message for each in self.votes.values()),
-            )
-        )
-
-
-class PreparingUploads(Uploads):
-    """A stage's part of a snapshot is durable when its files are in the store *and* its sinks have prepared."""
-
-    def __init__(self, files: Uploads, works: Mapping[NodeId, tuple[SinkWork, ...]]) -> None:
-        self._files = files
-        self._works = works
-
-    def submit(self, stage: Recorded, recording: Recording, done: Callable[[StagePart | StrobeError], None]) -> None:
-        works = self._works.get(stage.uid, ())
-        if not works:
-            self._files.submit(stage, recording, done)
-            return
-
-        def uploaded(result: StagePart | StrobeError) -> None:
-            if isinstance(result, StrobeError):
-                done(result)
-                return
-            gathering = _Gathering(result, len(works), done)
-            for work in works:
-                work.prepare(recording.snapshot, recording.batch, lambda v, name=work.name: gathering.add(name, v))  # type: ignore[misc]
-
-        self._files.submit(stage, recording, uploaded)
-
-    def run(self, act: Callable[[], None]) -> None:
-        self._files.run(act)

@@ -29,6 +29,7 @@ from strobe.hosts.spark.commit.ledger import Entry, PartState, SinkLedger
 from strobe.hosts.spark.connectors.base import Part, SinkContext, TransactionalSink, Unreachable
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.hosts.spark.snapshot.metrics import SinkStatus
+from strobe.hosts.spark.snapshot.recording import Vote
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, HostFault, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
@@ -47,14 +48,6 @@ ToCoordinator: TypeAlias = (
     protocol.Hello | protocol.InDoubt | protocol.Resolved | protocol.Prepared | protocol.Refused | protocol.Committed
 )
 FromCoordinator: TypeAlias = protocol.Ask | protocol.Resolve | protocol.Prepare | protocol.Commit
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """What one sink has prepared for a snapshot: the protocol's message, and what the manifest says of each handle."""
-
-    message: protocol.Prepared
-    prepared: tuple[Prepared, ...]
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
-from strobe.hosts.spark.commit.commits import Commits, PreparingUploads
+from strobe.hosts.spark.commit.commits import Commits
 from strobe.hosts.spark.commit.start import explain_doubt, sink_works
 from strobe.hosts.spark.home.job_home import JobHome, host_name
 from strobe.hosts.spark.home.job_state import JobState
@@ -48,7 +48,7 @@ from strobe.hosts.spark.snapshot.messages import ToAgent
 from strobe.hosts.spark.snapshot.metrics import JobStatus, SupervisorStatus
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.uploads import PartUploads
-from strobe.hosts.spark.stage.agent import StageAgent
+from strobe.hosts.spark.stage.agent import StageAgent, StageContext
 from strobe.hosts.spark.stage.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import Failed, Misuse, StrobeError
@@ -224,7 +224,7 @@ class Job:
 
     def _add(self, stage: AssembledStage, *, has_source: bool) -> None:
         spec, config = stage.spec, self.pipeline.checkpoint
-        agent = StageAgent(
+        context = StageContext(
             spec.uid,
             checkpoint=stage_checkpoint(self.home, spec.uid),
             inputs=stage.inputs,
@@ -233,10 +233,12 @@ class Job:
             mode=config.barrier_mode,
             alignment_timeout=config.alignment_timeout,
             limits=Limits(spec.max_rows_per_batch, spec.max_bytes_per_batch),
-            uploads=PreparingUploads(self._uploads, self._sinks),
+            uploads=self._uploads,
             post=self._coordinator.post,
+            sinks=self._sinks.get(spec.uid, ()),
             sink_positions=stage.sink_positions,
         )
+        agent = StageAgent(context)
         self._agents[spec.uid] = agent
         self._runners[spec.uid] = StageRunner(
             spec,
@@ -246,7 +248,6 @@ class Job:
             partitions=wanted_partitions(self.pipeline, spec, self.options) or DEFAULT_PARTITIONS,
             restart=self.pipeline.restart,
             post=self._coordinator.post,
-            newest=lambda: self._coordinator.newest,
             on_failed=self._stage_failed,
             on_fenced=self._fenced,
             has_batch=lambda sink, n: any(w.sink is sink and n <= w.boundary for w in self._sinks.get(spec.uid, ())),

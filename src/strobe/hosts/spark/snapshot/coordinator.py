@@ -24,6 +24,7 @@ from strobe.hosts.spark.snapshot.messages import (
     StageLost,
     StagePart,
     StageReady,
+    StageRegistered,
     StartSnapshot,
     ToAgent,
     ToCoordinator,
@@ -159,6 +160,8 @@ class CoordinatorHost:
         self._gathering: dict[SnapshotId, _Gathering] = {}
         self._waiting: dict[str, queue.Queue[Reply]] = {}
         self._lives: dict[NodeId, Incarnation] = {}
+        self._lost: dict[NodeId, Incarnation] = {}
+        self._last: SnapshotId | None = None  # the one that ends the job, unless it is given up
         self._consumed: dict[NodeId, Mapping[NodeId, int]] = {}
         self._wake_at: float | None = None
         self._history: dict[SnapshotId, Progress] = {}
@@ -169,11 +172,6 @@ class CoordinatorHost:
         self._writing: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
-
-    @property
-    def newest(self) -> SnapshotId:
-        """The highest id that was ever begun."""
-        return self._newest
 
     @property
     def history(self) -> tuple[Progress, ...]:
@@ -271,10 +269,11 @@ class CoordinatorHost:
 
     def _take(self, item: _Item) -> None:
         if isinstance(item, StageReady):
-            self._lives[item.stage] = item.incarnation
-            self._step(NodeReady(item.stage, item.incarnation))
+            self._register(item)
         elif isinstance(item, StageLost):
-            self._step(NodeLost(item.stage, item.reason))
+            if item.incarnation >= self._lives.get(item.stage, item.incarnation):
+                self._lost[item.stage] = item.incarnation
+                self._step(NodeLost(item.stage, item.reason))
         elif isinstance(item, _Acknowledged):
             self._acknowledge(item.message, item.posted)
         elif isinstance(item, Decline):
@@ -293,6 +292,14 @@ class CoordinatorHost:
             self._retire(self._writer.settled)
         elif isinstance(item, AbortRequested):
             self._step(item)
+
+    def _register(self, ready: StageReady) -> None:
+        """The answer goes out first: what the next step begins, or gives up, is told behind it."""
+        if ready.incarnation <= self._lost.get(ready.stage, Incarnation(-1)):
+            return  # it has been lost since
+        self._lives[ready.stage] = max(ready.incarnation, self._lives.get(ready.stage, ready.incarnation))
+        self._tell(ready.stage, StageRegistered(ready.incarnation, self._newest, self._last))
+        self._step(NodeReady(ready.stage, ready.incarnation))
 
     def _acknowledge(self, message: Acknowledge, posted: float) -> None:
         self._consumed[message.stage] = message.consumed
@@ -328,11 +335,7 @@ class CoordinatorHost:
             except StrobeError as error:
                 self._queue.put(_Written(effect.snapshot, str(error)))
                 return
-            writing = threading.Thread(
-                target=self._write, args=(effect.snapshot, gathering), name=f"manifest-{effect.snapshot}", daemon=True
-            )
-            self._writing = [*(t for t in self._writing if t.is_alive()), writing]
-            writing.start()
+            self._begin_writing(effect.snapshot, gathering)
         elif isinstance(effect, AnnounceComplete):
             self._finish(effect.snapshot, "complete", "")
             for node in self._nodes:
@@ -340,6 +343,7 @@ class CoordinatorHost:
             crash_points.point("snapshot.announced")
         elif isinstance(effect, AnnounceAbort):
             self._finish(effect.snapshot, "failed", effect.reason)
+            self._last = None if self._last == effect.snapshot else self._last
             self._decisions.abandon(effect.snapshot, effect.reason)
             for node in self._nodes:
                 self._tell(node, AbortSnapshot(effect.snapshot, effect.reason))
@@ -374,6 +378,7 @@ class CoordinatorHost:
             return
         crash_points.point("snapshot.id-reserved")
         self._newest = max(self._newest, snapshot)
+        self._last = snapshot if trigger.options.last else self._last
         for node in trigger.nodes:
             self._tell(node, StartSnapshot(snapshot, trigger.kind, trigger.options))
             crash_points.point("snapshot.triggered", node)
@@ -387,6 +392,14 @@ class CoordinatorHost:
     def _trim(self) -> None:
         for producer, upto in self._writer.spare(self._consumed).items():
             self._tell(producer, TrimChannel(upto))
+
+    def _begin_writing(self, snapshot: SnapshotId, gathering: _Gathering) -> None:
+        """In a thread of its own: it waits for the disk, or for an object store."""
+        thread = threading.Thread(
+            target=self._write, args=(snapshot, gathering), name=f"manifest-{snapshot}", daemon=True
+        )
+        self._writing = [*(t for t in self._writing if t.is_alive()), thread]
+        thread.start()
 
     def _write(self, snapshot: SnapshotId, gathering: _Gathering) -> None:
         failure: str | None = None

@@ -15,8 +15,19 @@ from strobe.store.manifest import InFlight, NodeRecord, Prepared
 
 __all__ = [
     "AbortSnapshot", "Acknowledge", "Decline", "SnapshotComplete", "StageLost", "StagePart", "StageReady",
-    "StartSnapshot", "ToAgent", "ToCoordinator", "TrimChannel",
+    "StageRegistered", "StartSnapshot", "ToAgent", "ToCoordinator", "TrimChannel",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StageRegistered:
+    """The answer to `StageReady`. `newest` is the highest snapshot id that was ever begun: what older barriers asked
+    for has been settled without this life of the stage. `last` is the snapshot that ends the job, if it was begun and
+    not given up: the stage has its part in it already, and must do nothing more."""
+
+    incarnation: Incarnation
+    newest: SnapshotId
+    last: SnapshotId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ class TrimChannel:
     upto: int
 
 
-ToAgent: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete | TrimChannel
+ToAgent: TypeAlias = StageRegistered | StartSnapshot | AbortSnapshot | SnapshotComplete | TrimChannel
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,10 @@ class StageReady:
 
 @dataclass(frozen=True, slots=True)
 class StageLost:
+    """This life of the stage, and every one before it, is over."""
+
     stage: NodeId
+    incarnation: Incarnation
     reason: str
 
 

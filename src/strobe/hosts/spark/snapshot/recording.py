@@ -12,9 +12,10 @@ from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.cut import Json
 from strobe.model.errors import StrobeError
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.store.manifest import InFlight, Timing
+from strobe.protocol.two_phase_commit.messages import Prepared as PreparedMessage
+from strobe.store.manifest import InFlight, Prepared, Timing
 
-__all__ = ["Recorded", "Recording", "Uploads"]
+__all__ = ["Recorded", "Recording", "Uploads", "Vote", "Voter"]
 
 
 @dataclass(slots=True)
@@ -61,9 +62,33 @@ def _ms(begin: float, end: float) -> float:
 class Recorded(Protocol):
     """What an upload needs to know of the stage that was recorded."""
 
-    uid: NodeId
-    checkpoint: Path
-    output: ChannelWriter | None
+    @property
+    def uid(self) -> NodeId: ...
+
+    @property
+    def checkpoint(self) -> Path: ...
+
+    @property
+    def output(self) -> ChannelWriter | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What one sink has prepared for a snapshot: the protocol's message, and what the manifest says of each handle."""
+
+    message: PreparedMessage
+    prepared: tuple[Prepared, ...]
+
+
+class Voter(Protocol):
+    """A sink that delivers on snapshot."""
+
+    name: str
+
+    def prepare(self, snapshot: SnapshotId, batch: int, done: Callable[[Vote | StrobeError], None]) -> None:
+        """The stage was recorded after `batch`, and its files are in the store. `done` is called later, from any
+        thread."""
+        ...
 
 
 class Uploads(Protocol):

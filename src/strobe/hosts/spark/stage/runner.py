@@ -35,7 +35,7 @@ from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.hosts.spark.stage.failures import is_outage, permanent, reason, refused_query
 from strobe.hosts.spark.stage.settling import Settling
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
-from strobe.model.ids import Incarnation, SnapshotId
+from strobe.model.ids import Incarnation
 
 __all__ = ["StageRunner", "StageState"]
 
@@ -69,7 +69,6 @@ class StageRunner:
         partitions: int,
         restart: RestartPolicy,
         post: Callable[[ToCoordinator], None],
-        newest: Callable[[], SnapshotId],
         on_failed: Callable[[StageRunner, str], None],
         on_fenced: Callable[[str], None],
         has_batch: Callable[[Sink, int], bool] = lambda sink, batch: False,
@@ -90,7 +89,6 @@ class StageRunner:
         self._partitions = partitions
         self._restart = restart
         self._post = post
-        self._newest = newest
         self._on_failed = on_failed
         self._on_fenced = on_fenced
         self._has_batch = has_batch
@@ -202,7 +200,7 @@ class StageRunner:
     def halt(self) -> None:
         """End the query, for now. No snapshot can be taken without this stage until it is drained, or resumed."""
         self._halt()
-        self._post(StageLost(self.spec.uid, "it is being drained"))
+        self._post(self._lost("it is being drained"))
 
     def drain(self) -> None:
         """Bring the stage's event time to an end. It has no query afterwards, but its agent takes part in snapshots."""
@@ -222,8 +220,7 @@ class StageRunner:
                 _log.warning("%s: its last batch failed: %s; once more", self.spec.uid, reason(self._cause or error))
                 time.sleep(self._restart.pause(failures))
         self._life += 1
-        self.agent.alone = True
-        self.agent.start(Incarnation(self._life), self._newest(), written=self._written())
+        self.agent.start(Incarnation(self._life), written=self._written(), alone=True)
         self.state = StageState.ENDED
 
     def resume(self) -> None:
@@ -231,7 +228,6 @@ class StageRunner:
         if self._closed or self._thread.is_alive():
             return
         self.agent.stop()
-        self.agent.alone = False
         self._stopping.clear()
         self.state = StageState.RESTARTING
         self._thread = threading.Thread(target=self._run, name=f"stage-{self.spec.uid}", daemon=True)
@@ -242,10 +238,9 @@ class StageRunner:
         """The query in a life that takes part in no snapshot, and runs no batch after `last`."""
         self._cause = None
         self._life += 1
-        self.agent.standstill.stand_after(last)
         query = None
         try:
-            self.agent.start(Incarnation(self._life), self._newest(), aloof=True)
+            self.agent.start(Incarnation(self._life), apart=last)
             with _turns:
                 query = self._query = self._start_query()
             yield query
@@ -253,7 +248,6 @@ class StageRunner:
             if query is not None:
                 self._stop_query(query)
             self.agent.stop(_GRACE)
-            self.agent.standstill.let_go()
 
     def _written(self) -> int:
         """The last batch of which channel or sinks know."""
@@ -272,7 +266,7 @@ class StageRunner:
                 self.state = StageState.ENDED
                 _log.info("%s: its source has ended", self.spec.uid)
                 break
-            self._post(StageLost(self.spec.uid, failure))
+            self._post(self._lost(failure))
             self._failures += 1
             self.error = failure
             counted = self._failures - self._outages
@@ -298,7 +292,7 @@ class StageRunner:
             self.check()
             self._settling.before_start()
             self._life += 1
-            self.agent.start(Incarnation(self._life), self._newest(), written=self._written())
+            self.agent.start(Incarnation(self._life), written=self._written())
             with _turns:
                 query = self._query = self._start_query()
                 self.state = StageState.RUNNING
@@ -335,9 +329,12 @@ class StageRunner:
             if self._query is not None and self._query.isActive:
                 self._stop_query(self._query)
             return
-        self._post(StageLost(self.spec.uid, self.error))
+        self._post(self._lost(self.error))
         self.state = StageState.FAILED
         self._on_failed(self, self.error)
+
+    def _lost(self, why: str) -> StageLost:
+        return StageLost(self.spec.uid, Incarnation(self._life), why)
 
     def _await_readers(self, query: StreamingQuery) -> None:
         deadline = time.monotonic() + _READER_PATIENCE

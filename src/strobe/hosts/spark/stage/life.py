@@ -1,0 +1,338 @@
+"""One life of a stage: from one start of its query to the next. One thread steps the stage's machine.
+
+Theory of operation
+-------------------
+All that happens to the stage comes through its inbox and is taken by its thread, one after the other, so nothing here
+needs a lock. What may take long is not done here: uploads, sinks, trimming work elsewhere and put their results into
+the inbox. Spark therefore waits for an answer as long as it takes to look at the channels, and no longer.
+
+A stage is *at rest* when its last batch is committed and no batch is being written. Only at rest are the channels
+looked at and the machine stepped, so a snapshot always falls between two batches. A batch that failed, or that an
+earlier life left, may be in channel and sinks already: the stage is not at rest until it is run again and committed.
+There are three moments at which a stage is known to be at rest, and whichever comes first is used:
+
+* Spark asks how far the next batch may read (`PlanAsked`): it does so only after the last batch is committed;
+* the next batch arrives (`BatchArrived`): Spark has committed the one before;
+* a message from the coordinator comes while the stage idles: its thread sees that the last batch is committed.
+
+Barriers need no batch: an entry without rows at the next position has been reached the moment all before it has been
+read, so a snapshot costs a stage no micro-batch, and a stage without data passes barriers on all the same.
+
+A batch *waits* in front of the stage's function if the stage was recorded for the snapshot that ends the job: what it
+would do belongs to whoever goes on from there. If that snapshot is given up, the batch begins; if the job ends, it is
+left for the next start. Meanwhile Spark does not ask, so the thread looks at the channels by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.snapshot.messages import (
+    StageRegistered,
+    TrimChannel,
+)
+from strobe.hosts.spark.stage.inbox import (
+    BatchArrived,
+    BatchEnded,
+    Closed,
+    HaltAsked,
+    IdleAsked,
+    Inbox,
+    Item,
+    LookAsked,
+    PlanAsked,
+    Question,
+    SinkVoted,
+    StopAsked,
+    Uploaded,
+)
+from strobe.hosts.spark.stage.parts import StageContext
+from strobe.hosts.spark.stage.recorder import Recorder
+from strobe.model.errors import Fenced, ProtocolError, StrobeError
+from strobe.model.ids import Incarnation, NodeId
+from strobe.store.manifest import NOTHING
+
+__all__ = ["StageLife"]
+
+_log = logging.getLogger("strobe.agent")
+_COMMIT_POLL = 0.002  # Spark writes the commit within milliseconds of the batch's return
+_ALONE_POLL = 0.05
+_WAITING_POLL = 0.1
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between two looks at a stage that cannot be looked at
+_PATIENCE = 30.0  # seconds until such a stage fails
+
+
+class StageLife:
+    def __init__(
+        self,
+        stage: StageContext,
+        incarnation: Incarnation,
+        *,
+        written: int,
+        apart: int | None,
+        alone: bool,
+        broken: Callable[[Exception], None],
+    ) -> None:
+        """`written` is the last batch of which channel or sinks know. A life `apart` takes part in no snapshot, and
+        runs no batch after that one. `alone`: the stage has no query, so nobody else looks at its channels. `broken` is
+        told, from a thread of its own, if the stage can take part in no more snapshots."""
+        self._stage = stage
+        self.incarnation = incarnation
+        self._apart, self._alone, self._broken = apart, alone, broken
+        committed = spark_checkpoint.last_committed(stage.checkpoint)
+        logged = spark_checkpoint.last_logged(stage.checkpoint)
+        self._finished = NOTHING if committed is None else committed  # the newest whose function has returned
+        self._recorder = Recorder(stage, incarnation, self._finished, self.put)
+        self.replayed = logged if logged is not None and logged > self._finished else None
+        self._begun = max(self._finished, written) if self.replayed is not None else self._finished
+        self.live = True
+        self._ended = False
+        self.halting = False  # it admits nothing more
+        self._inbox = Inbox(str(self._is_stopping()))
+        self._running: int | None = None  # the batch that is being written
+        self._waiting: BatchArrived | None = None
+        self._plans: list[PlanAsked] = []  # that cannot be answered yet
+        self._halts: list[HaltAsked] = []
+        self._asked: set[str] = set()
+        self._rounds = 0  # times that Spark has planned since the last batch
+        self._ends: dict[NodeId, int] = {}
+        self._failing_since: float | None = None
+        self._look_again, self._pause = 0.0, _FIRST_PAUSE
+        self._error: Exception | None = None  # why it takes part in no more snapshots
+        self._thread = threading.Thread(target=self._run, name=f"agent-{stage.uid}", daemon=True)
+
+    # ── called from any thread ──────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, item: Item) -> None:
+        self._inbox.put(item)
+
+    def stop(self, patience: float | None) -> None:
+        """End it, once the batch that is being written has ended; with `patience` also if that never does. Such a batch
+        must not be committed: see `live`."""
+        self.live = False
+        self.put(StopAsked())
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(patience)
+
+    @property
+    def batch(self) -> int:
+        """The last batch that is committed."""
+        return self._finished if self.is_committed() else self._recorder.batch
+
+    def lag(self) -> tuple[int, int]:
+        """Rows and commits that wait in the inputs."""
+        return self._recorder.reading.lag()
+
+    def is_committed(self) -> bool:
+        """Whether Spark has committed the last batch whose function has returned."""
+        finished = self._finished
+        return finished == self._recorder.batch or spark_checkpoint.is_committed(self._stage.checkpoint, finished)
+
+    def _is_stopping(self) -> Closed:
+        return Closed(f"Stage {self._stage.uid!r} is stopping; its batch is left for its next start.")
+
+    # ── the thread ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        while not self._ended or self._running is not None:
+            item = self._inbox.get(self._timeout())
+            if item is not None:
+                self.take(item)
+            self.go_on()
+        self._inbox.close()
+
+    def _timeout(self) -> float | None:
+        """How long nothing needs to be looked at, unless something comes."""
+        if self._running is not None:
+            return None
+        if self._halts:
+            return _COMMIT_POLL
+        if not self.live or self._error is not None:
+            return None
+        if self._failing_since is not None:
+            return max(0.0, self._look_again - time.monotonic())
+        if self._recorder.has_messages:
+            return _COMMIT_POLL
+        if self._waiting is not None:
+            return _WAITING_POLL
+        return _ALONE_POLL if self._alone else None
+
+    def take(self, item: Item) -> None:
+        """One thing that happened. What goes wrong with a question is told to whoever asked it."""
+        try:
+            self._take(item)
+        except Exception as error:
+            if isinstance(item, Question):
+                item.refuse(error)
+            else:
+                self._cannot_go_on(error)
+
+    def _take(self, item: Item) -> None:
+        match item:
+            case PlanAsked():
+                self._plan(item)
+            case BatchArrived():
+                self._arrive(item)
+            case BatchEnded():
+                self._end(item)
+            case Uploaded():
+                self._recorder.parts.prepare(item)
+            case SinkVoted():
+                self._recorder.parts.voted(item)
+            case StageRegistered():
+                self._recorder.register(item)
+            case TrimChannel():
+                self._stage.uploads.run(lambda: self._trim(item.upto))
+            case IdleAsked():
+                item.answer(self._is_idle())
+            case LookAsked():
+                item.answer(self.at_rest())
+            case HaltAsked():
+                self.halting = True
+                self._halts.append(item)
+            case StopAsked():
+                self.live, self._ended = False, True
+            case _:
+                self._recorder.hear(item)
+
+    def go_on(self) -> None:
+        """What has become possible: look at the channels if something is due, and answer whom that answers."""
+        if self._halts and self._running is None:
+            self.live = False  # a batch that arrives now is refused, and left for the next start
+            self._try_halt()
+        self._let_begin()
+        due = self._recorder.has_messages or self._waiting is not None or self._alone
+        if self.live and due and self._error is None and time.monotonic() >= self._look_again:
+            self._look()
+            self._let_begin()
+        if self._plans and self._can_plan():
+            plans, self._plans = self._plans, []
+            for plan in plans:
+                self.take(plan)
+
+    def _try_halt(self) -> None:
+        try:
+            if not self.is_committed():
+                return
+        except OSError:
+            return  # until whoever asked has no more patience
+        for halt in self._halts:
+            halt.answer(None)
+        self._halts.clear()
+
+    def _look(self) -> None:
+        """Nobody else answers for a stage that idles, so errors that pass, such as those of a network file system, are
+        outlived. One that stays fails the stage."""
+        try:
+            self.at_rest()
+            self._failing_since, self._look_again, self._pause = None, 0.0, _FIRST_PAUSE
+        except Exception as error:
+            now = time.monotonic()
+            if self._failing_since is None:
+                self._failing_since = now
+                _log.warning("%s: an idle stage could not be looked at: %s", self._stage.uid, error)
+            if isinstance(error, Fenced | ProtocolError) or now - self._failing_since >= _PATIENCE:
+                self._cannot_go_on(error)
+                return
+            self._look_again = now + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _cannot_go_on(self, error: Exception) -> None:
+        """The machine is not stepped again in this life. Who asks is still answered, until the runner has heard."""
+        if self._error is None and self.live:
+            self._error = error
+            threading.Thread(target=self._broken, args=(error,), name=f"broken-{self._stage.uid}", daemon=True).start()
+
+    # ── Spark ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _admits_nothing(self) -> bool:
+        return not self.live or self.halting or self._error is not None
+
+    def _can_plan(self) -> bool:
+        known = self._recorder.registered or self._apart is not None
+        return self._admits_nothing or (known and self._running is None)
+
+    def _plan(self, asked: PlanAsked) -> None:
+        """The first to ask in a round sets the plan for all."""
+        if not self._can_plan():
+            self._plans.append(asked)
+            return
+        if self._admits_nothing:
+            asked.answer(asked.start)
+            return
+        if asked.reader in self._asked or not self._asked:
+            self._asked.clear()
+            self._rounds += 1
+            self._rest(self._finished)
+            self._ends = self._recorder.plan()
+        self._asked.add(asked.reader)
+        asked.answer(max(asked.start, self._ends.get(asked.producer, asked.start)))
+
+    def _arrive(self, arrived: BatchArrived) -> None:
+        if not self.live:
+            raise self._is_stopping()
+        if self._error is not None:
+            raise self._error
+        self._asked.clear()
+        self._rounds = 0
+        if arrived.batch - 1 >= self._recorder.batch:
+            self._rest(arrived.batch - 1)
+        self._waiting = arrived
+
+    def _let_begin(self) -> None:
+        arrived = self._waiting
+        if arrived is None:
+            return
+        if not self.live or self._ended:
+            self._waiting = None
+            arrived.refuse(self._is_stopping())
+        elif self._admits(arrived.batch):
+            self._waiting = None
+            self._begun = max(self._begun, arrived.batch)
+            self._running = arrived.batch
+            arrived.answer(None)
+
+    def _admits(self, batch: int) -> bool:
+        return all(last is None or batch <= last for last in (self._apart, self._recorder.last_batch))
+
+    def _end(self, ended: BatchEnded) -> None:
+        if not ended.failed:
+            self._finished = max(self._finished, ended.batch)
+        self._running = None
+
+    def _is_idle(self) -> bool:
+        """Spark has planned twice without running a batch: one without data may be due when the watermark has moved."""
+        resting = self._running is None and self._finished == self._recorder.batch
+        return self._rounds > 1 and resting and self._recorder.reading.exhausted
+
+    def _trim(self, upto: int) -> None:
+        """Not in this thread: it waits for the disk."""
+        assert self._stage.output is not None
+        try:
+            self._stage.output.trim(upto)
+            crash_points.point("channel.trimmed", self._stage.uid)
+        except (StrobeError, OSError) as error:
+            _log.warning("channel %s could not be trimmed: %s", self._stage.uid, error)
+
+    # ── at rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def at_rest(self) -> bool:
+        """If the stage is at rest, do what is due. False if a batch is begun and not committed."""
+        if self._running is not None or self._begun > self._finished or not self.is_committed():
+            return False
+        if self.live and self._error is None:
+            self._rest(self._finished)
+        return True
+
+    def _rest(self, batch: int) -> None:
+        self._finished = max(self._finished, batch)
+        self._recorder.rest(batch, begun=self._begun)
