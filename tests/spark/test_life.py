@@ -136,6 +136,18 @@ def test_spark_waits_for_its_first_answer_until_the_coordinator_knows_the_stage(
     assert asked.result(PATIENCE) == world.channels["a"].log.end
 
 
+def test_no_batch_begins_before_the_coordinator_knows_the_stage(world: World, pool: ThreadPoolExecutor) -> None:
+    """It may have its part in the snapshot that ends the job."""
+    agent(world).stage = replace(agent(world).stage, post=lambda message: None)
+    agent(world).start(Incarnation(2))
+    number = world._log(world.stages["a"], {})
+    began = pool.submit(agent(world).begin_batch, number)
+    assert is_waiting(began, world, "a")
+    agent(world).tell(StageRegistered(Incarnation(2), SnapshotId(0)))
+    began.result(PATIENCE)
+    agent(world).end_batch(number, failed=True)
+
+
 @pytest.mark.parametrize("end", ["stop", "halt"])
 def test_spark_is_told_that_there_is_nothing_when_the_stage_ends_meanwhile(
     world: World, pool: ThreadPoolExecutor, end: str

@@ -257,9 +257,14 @@ class StageLife:
     def _admits_nothing(self) -> bool:
         return not self.live or self.halting or self._error is not None
 
+    @property
+    def _is_known(self) -> bool:
+        """Whether the coordinator has answered. Until then the stage must not go on: it may have its part in the
+        snapshot that ends the job."""
+        return self._recorder.registered or self._apart is not None
+
     def _can_plan(self) -> bool:
-        known = self._recorder.registered or self._apart is not None
-        return self._admits_nothing or (known and self._running is None)
+        return self._admits_nothing or (self._is_known and self._running is None)
 
     def _plan(self, asked: PlanAsked) -> None:
         """The first to ask in a round sets the plan for all."""
@@ -295,7 +300,7 @@ class StageLife:
         if not self.live or self._ended:
             self._waiting = None
             arrived.refuse(self._is_stopping())
-        elif self._admits(arrived.batch):
+        elif self._is_known and self._admits(arrived.batch):
             self._waiting = None
             self._begun = max(self._begun, arrived.batch)
             self._running = arrived.batch
