@@ -28,6 +28,7 @@ from strobe.hosts.spark.channel import gate as gate_module
 from strobe.hosts.spark.channel.gate import Gate, GateAddress, GateClient, GateHandler
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
+from tests.held_clock import HeldClock
 
 LOG = logging.getLogger("strobe.test")
 
@@ -253,14 +254,14 @@ def test_an_opening_ends_at_its_size() -> None:
 
 
 def test_what_comes_after_the_deadline_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("strobe.hosts.shared.strangers.time.monotonic", lambda: now[0])
+    clock = HeldClock()
+    monkeypatch.setattr("strobe.hosts.shared.strangers.SYSTEM", clock)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         opening = Opening(ours, seconds=5, most=10)
         theirs.sendall(b"xy")
         assert opening.read(1) == b"x"
-        now[0] = 5.0
+        clock.advance(5)
         with pytest.raises(TimeoutError):
             opening.read(1)
 

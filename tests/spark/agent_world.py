@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pyspark.sql.types import LongType, StructField, StructType
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import DataFile
 from strobe.hosts.spark.channel.writer import ChannelWriter
@@ -77,6 +78,7 @@ class World:
         seed: int = 0,
         threads: bool = False,
         uploads: Immediate | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """`feedback` are channels named reader<producer, e.g. "a<c". With `threads` every stage has its own, as in a
         job; else what is said to it is heard before anything else happens."""
@@ -112,6 +114,7 @@ class World:
                 limits=limits or Limits(),
                 uploads=uploads or Immediate(),
                 post=self._post,
+                clock=clock,
             )
             agent = StageAgent(context) if threads else PlayedAgent(context)
             self.stages[uid] = Stage(agent, inputs, path, offsets=dict.fromkeys(inputs, 0))

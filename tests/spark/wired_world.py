@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from strobe.hosts.spark.snapshot import messages
-from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, SnapshotWriter, _Gathering, _now, _Request
+from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, SnapshotWriter, _Gathering, _Request
 from strobe.hosts.spark.snapshot.messages import StagePart, ToAgent, ToCoordinator
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.ids import NodeId, SnapshotId
@@ -85,14 +85,17 @@ class ScheduledCoordinator(CoordinatorHost):
         self.to_write: list[tuple[SnapshotId, _Gathering]] = []
 
     def start(self) -> None:
-        self._step(Tick(_now()))
+        self.tick()
+
+    def tick(self) -> None:
+        self._step(Tick(self._now()))
 
     def turn(self) -> bool:
         try:
             item = self._queue.get_nowait()
         except queue.Empty:
             return False
-        self._step(Tick(_now()))
+        self.tick()
         self._take(item)
         return True
 

@@ -16,7 +16,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.strangers import Opening, Strangers, end_connection, is_shortage
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.redaction import redact
@@ -97,7 +97,7 @@ class _Server(ThreadingHTTPServer):
         except OSError as error:
             if is_shortage(error):
                 self.strangers.make_room(error)
-                time.sleep(_POLL)
+                SYSTEM.sleep(_POLL)
             raise  # the server's loop goes on
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -14,9 +14,10 @@ import logging
 import resource
 import socket
 import threading
-import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final
+
+from strobe.hosts.shared.clock import SYSTEM
 
 __all__ = ["Opening", "Strangers", "end_connection", "is_shortage"]
 
@@ -66,7 +67,7 @@ class Strangers:
             end()
 
     def _say(self, words: str, *about: Any) -> None:
-        now = time.monotonic()
+        now = SYSTEM.monotonic()
         if now - self._said >= _QUIET:
             self._said = now
             self._log.warning(words, *about)
@@ -77,14 +78,14 @@ class Opening(io.RawIOBase):
 
     def __init__(self, connection: socket.socket, *, seconds: float, most: int) -> None:
         self._connection = connection
-        self._deadline = time.monotonic() + seconds
+        self._deadline = SYSTEM.monotonic() + seconds
         self._left = most
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        remaining = self._deadline - time.monotonic()
+        remaining = self._deadline - SYSTEM.monotonic()
         if self._left <= 0:
             return 0
         if remaining <= 0:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.channel.log import LOG, DataFile, entry_name
 
@@ -79,7 +79,7 @@ def remove(file: DataFile, deleted: int) -> dict[str, Any]:
 
 
 def millis() -> int:
-    return time.time_ns() // 1_000_000
+    return int(SYSTEM.time() * 1000)
 
 
 class LogCheckpoints:

@@ -29,13 +29,13 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.model.errors import Damaged, Failed
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.model.paths import from_delta_log
@@ -197,10 +197,10 @@ class ChannelLog:
 
     def wait_beyond(self, version: int, timeout: float) -> bool:
         """Wait until `head` is beyond `version`. At once when another thread refreshes this index, else by polling."""
-        deadline = time.monotonic() + timeout
+        deadline = SYSTEM.monotonic() + timeout
         with self._changed:
             while self.refresh() <= version:
-                left = deadline - time.monotonic()
+                left = deadline - SYSTEM.monotonic()
                 if left <= 0:
                     return False
                 self._changed.wait(min(left, _POLL_SECONDS))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.model.errors import Damaged
 
@@ -30,7 +30,7 @@ def add(checkpoint: Path, watermark_ms: int) -> int | None:
     version, meta, *sources = _lines(checkpoint / "offsets" / str(committed))
     head = json.loads(meta)
     head["batchWatermarkMs"] = watermark_ms
-    head["batchTimestampMs"] = max(int(time.time() * 1000), int(head["batchTimestampMs"]))
+    head["batchTimestampMs"] = max(int(SYSTEM.time() * 1000), int(head["batchTimestampMs"]))
     _write(checkpoint / "offsets" / str(committed + 1), [version, json.dumps(head, separators=(",", ":")), *sources])
     return committed + 1
 

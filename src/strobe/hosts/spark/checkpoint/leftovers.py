@@ -17,11 +17,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.model.errors import Damaged, Failed
 
@@ -31,7 +31,7 @@ _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _UNFINISHED: Final = re.compile(rf"\..+\.{_UUID}(?:\.TID\d+)?\.tmp|\.\d+\.(?:strobe|fresh)")
 _CHECKSUM: Final = re.compile(r"\.(.+)\.crc")
 _STATE: Final = re.compile(r"(\d+)(?:_[^.]*)?\.(?:changelog|delta|zip|snapshot)")
-_BEGAN: Final = time.time()  # before this process had a query
+_BEGAN: Final = SYSTEM.time()  # before this process had a query
 
 
 def sweep(checkpoint: Path) -> None:

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.commit.ledger import Entry, named_handles
 from strobe.hosts.spark.commit.work import SinkWork, ToCoordinator, check_handles
@@ -66,8 +66,14 @@ def decisions_of(works: Iterable[SinkWork], manifests: Iterable[Manifest]) -> li
 class Commits(Decisions):
     """`settled` is called, from any thread, when every sink has committed a snapshot and forgotten it."""
 
-    def __init__(self, incarnation: Incarnation, settled: Callable[[SnapshotId], None] = lambda snapshot: None) -> None:
+    def __init__(
+        self,
+        incarnation: Incarnation,
+        settled: Callable[[SnapshotId], None] = lambda snapshot: None,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self._incarnation = incarnation
+        self._clock = clock
         self._settled = settled
         self._works: dict[str, SinkWork] = {}
         self._machine: TwoPhaseCoordinator | None = None
@@ -107,11 +113,13 @@ class Commits(Decisions):
 
     def settle(self, patience: float) -> bool:
         """Wait until everything that is decided is visible; False if that takes longer than `patience` seconds."""
-        deadline = time.monotonic() + patience
+        deadline = self._clock.monotonic() + patience
         with self._changed:
             while self._unsettled:
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
                     return False
+                self._changed.wait(left)
         return True
 
     @property

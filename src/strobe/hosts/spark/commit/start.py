@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
 from strobe.hosts.spark.commit.commits import Commits
@@ -40,6 +41,7 @@ def sink_works(
     broken: Callable[[str], None],
     *,
     drop: bool = False,
+    clock: Clock = SYSTEM,
 ) -> dict[NodeId, tuple[SinkWork, ...]]:
     """The work of each stage's sinks, not yet open. Misuse if parts of a sink are in doubt that the file does not have
     any more; with `drop` they are left as they are."""
@@ -58,7 +60,7 @@ def sink_works(
                 found.append(
                     SinkWork(
                         sink, context, ledger,
-                        guard=home.check_owner, post=commits.post, wanted=commits.wanted, broken=broken,
+                        guard=home.check_owner, post=commits.post, wanted=commits.wanted, broken=broken, clock=clock,
                     )
                 )  # fmt: skip
         if found:

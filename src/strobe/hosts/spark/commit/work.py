@@ -18,12 +18,12 @@ import copy
 import logging
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.commit.ledger import Entry, PartState, SinkLedger
 from strobe.hosts.spark.connectors.base import Part, SinkContext, TransactionalSink, Unreachable
@@ -70,11 +70,11 @@ class _Attempts:
     not_before: float = 0.0
     said: set[str] = field(default_factory=set)
 
-    def failed(self, reason: str) -> float:
+    def failed(self, reason: str, now: float) -> float:
         self.failures += 1
         self.reason = reason
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.failures - 1, 30))
-        self.not_before = time.monotonic() + pause
+        self.not_before = now + pause
         return pause
 
     def is_news(self) -> bool:
@@ -95,6 +95,7 @@ class SinkWork:
         post: Callable[[ToCoordinator], None],
         wanted: Callable[[SnapshotId], bool],
         broken: Callable[[str], None],
+        clock: Clock = SYSTEM,
     ) -> None:
         """`guard` raises if this is no longer the job's driver. `post` carries words to the coordinator; `wanted` says
         whether a snapshot is still under way; `broken` is told if this very work cannot go on."""
@@ -106,6 +107,7 @@ class SinkWork:
         self._post = post
         self._wanted = wanted
         self._broken = broken
+        self._clock = clock
         handles = [protocol.Handle(e.handle) for e in ledger.entries]
         self._machine = TwoPhaseParticipant(NodeId(self.name), context.incarnation, prepared=handles, keeps=True)
         self._prepares: dict[SnapshotId, protocol.Prepare] = {}  # asked for, the stage is not recorded yet
@@ -210,7 +212,7 @@ class SinkWork:
         times = [self._committing.not_before] if self._due else []
         if self._waiting and not self._machine.in_doubt:
             times.append(self._preparing.not_before)
-        return None if not times else max(0.0, min(times) - time.monotonic())
+        return None if not times else max(0.0, min(times) - self._clock.monotonic())
 
     def _take(self, task: FromCoordinator | _Prepare) -> None:
         if isinstance(task, _Prepare):
@@ -225,7 +227,7 @@ class SinkWork:
     # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _try_prepares(self) -> None:
-        while self._waiting and time.monotonic() >= self._preparing.not_before:
+        while self._waiting and self._clock.monotonic() >= self._preparing.not_before:
             task = self._waiting[0]
             if self._machine.in_doubt and self._wanted(task.snapshot):
                 return  # what an earlier driver left is to be settled first: the snapshot waits for it
@@ -254,7 +256,7 @@ class SinkWork:
         except Fenced:
             raise
         except Unreachable as error:
-            pause = self._preparing.failed(str(error))
+            pause = self._preparing.failed(str(error), self._clock.monotonic())
             if self._preparing.is_news():
                 _log.warning("%s cannot prepare: %s; it is tried again in %.1f s", self.name, error, pause)
             return None
@@ -322,7 +324,7 @@ class SinkWork:
     def _try_due(self) -> None:
         """Hand the machine what the coordinator has said, one word after the other. A word counts as heard when all it
         asks for is done, so that until then every vote names what is still in doubt."""
-        while self._due and time.monotonic() >= self._committing.not_before:
+        while self._due and self._clock.monotonic() >= self._committing.not_before:
             word = self._due[0]
             heard = copy.copy(self._machine)
             try:
@@ -332,7 +334,7 @@ class SinkWork:
             except (Fenced, HostFault):
                 raise
             except Exception as error:
-                pause = self._committing.failed(str(error) or type(error).__name__)
+                pause = self._committing.failed(str(error) or type(error).__name__, self._clock.monotonic())
                 if self._committing.is_news():
                     _log.warning(
                         "%s cannot commit what a complete snapshot names: %s; nothing is lost, it is tried again in "

@@ -30,6 +30,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.model.cut import Json
@@ -211,7 +212,7 @@ class Letters:
         return table
 
     def _rows(self, rejected: Sequence[Rejected], batches: int | Part, timeline: int, through: int) -> pa.Table:
-        context, now = self._context, datetime.now(UTC)
+        context, now = self._context, datetime.fromtimestamp(SYSTEM.time(), UTC)
         snapshot = int(batches.snapshot) if isinstance(batches, Part) else None
         schema = context.schema.simpleString()
         return pa.Table.from_pylist(

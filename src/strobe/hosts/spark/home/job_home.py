@@ -24,12 +24,12 @@ import os
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.home.record import NEW, JobMemory, memory_from_json, memory_json
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId
@@ -204,7 +204,7 @@ class JobHome:
     def _heartbeat(self) -> None:
         """Until the end. An error that passes, as on a network file system, must not make a healthy driver look dead;
         if it stays, others take over when the lease is over, and this driver finds out at its next beat."""
-        last, said = time.monotonic(), False
+        last, said = SYSTEM.monotonic(), False
         while not self._stop.wait(HEARTBEAT):
             try:
                 self.check_owner()
@@ -212,16 +212,16 @@ class JobHome:
             except Fenced:
                 return
             except Exception as error:
-                silent = time.monotonic() - last
+                silent = SYSTEM.monotonic() - last
                 if not said or silent >= LEASE:
                     _log.warning(
                         "job %s: no sign of life could be given for %.1f s: %s. It is tried again; after %.0f s "
                         "another driver may take over.", self.job, silent, error, LEASE,
                     )  # fmt: skip
                     said = True
-                    last = time.monotonic() if silent >= LEASE else last
+                    last = SYSTEM.monotonic() if silent >= LEASE else last
                 continue
-            last, said = time.monotonic(), False
+            last, said = SYSTEM.monotonic(), False
 
     def _touch_lock(self) -> None:
         if self._lock_file is None:
@@ -306,14 +306,14 @@ def _is_beating(lock: Path) -> bool:
     """Whether the lock's holder has given a sign of life within its lease. The clock may have been set since, so a last
     sign that is too old, or in the future, is not taken at its word: then the next one is waited for."""
     seen = lock.stat().st_mtime_ns
-    age = time.time() - seen / 1e9
+    age = SYSTEM.time() - seen / 1e9
     if 0 <= age < LEASE:
         return True
-    deadline = time.monotonic() + (LEASE if age < 0 else 2 * HEARTBEAT)
-    while time.monotonic() < deadline:
+    deadline = SYSTEM.monotonic() + (LEASE if age < 0 else 2 * HEARTBEAT)
+    while SYSTEM.monotonic() < deadline:
         if lock.stat().st_mtime_ns != seen:
             return True
-        time.sleep(HEARTBEAT / 10)
+        SYSTEM.sleep(HEARTBEAT / 10)
     return False
 
 

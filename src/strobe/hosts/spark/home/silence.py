@@ -6,11 +6,11 @@ that it runs on; elsewhere, and for whatever else may be wrong, only its heartbe
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.home.job_home import LEASE, host_name, read_runtime
 from strobe.model.errors import Failed, StrobeError
 from strobe.store.holding import is_held
@@ -57,7 +57,7 @@ def silence(home: Path, job: str) -> Silence | None:
     """None if nobody holds the job, or its driver is well."""
     try:
         runtime = read_runtime(home, job) or {}
-        age = time.time() - (home / JobLayout(job).lock).stat().st_mtime
+        age = SYSTEM.time() - (home / JobLayout(job).lock).stat().st_mtime
     except (StrobeError, OSError):
         return None
     pid = runtime.get("pid")

@@ -12,9 +12,9 @@ If the savepoint that follows fails, the stages start again where they are.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import Failed
@@ -33,11 +33,13 @@ class Drain:
         order: Sequence[NodeId],
         runners: Mapping[NodeId, StageRunner],
         over: Callable[[], str | None],
+        clock: Clock = SYSTEM,
     ) -> None:
         """`order`: upstream first. `over` says what has become of a job that no longer runs."""
         self._order = order
         self._runners = runners
         self._over = over
+        self._clock = clock
         self._drained: list[StageRunner] = []
         self.under_way = False
 
@@ -73,7 +75,7 @@ class Drain:
                 raise Failed(f"The job was {over} while it was being drained.")
             resting = all(_rests(r) and r.state is StageState.RUNNING for r in runners)
             calm = calm + 1 if resting else 0
-            time.sleep(_POLL)
+            self._clock.sleep(_POLL)
 
 
 def _rests(runner: StageRunner) -> bool:

@@ -12,13 +12,13 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
@@ -111,7 +111,9 @@ class Job:
         base: Path,
         spark: SparkSession | None = None,
         options: RestoreOptions = RestoreOptions(),  # noqa: B008  (it never changes)
+        clock: Clock = SYSTEM,
     ) -> None:
+        self._clock = clock
         self.pipeline = pipeline
         self.name = pipeline.name
         self.home = JobHome(home, pipeline.name)
@@ -121,7 +123,7 @@ class Job:
         self.state = JobState.STARTING
         self.error = ""
         self.started = utc_now()
-        self._began = time.monotonic()
+        self._began = self._clock.monotonic()
         self._over = threading.Event()
         self._ending = threading.Lock()
         self._given = spark
@@ -170,10 +172,10 @@ class Job:
         stages = ready.stages
         self._stores = SnapshotStores(self.store, home)
         state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
-        self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions)
-        self._commits = Commits(home.memory.incarnation, lambda snapshot: self._coordinator.settled(snapshot))  # noqa: PLW0108
+        self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions, clock=self._clock)
+        self._commits = Commits(home.memory.incarnation, lambda s: self._coordinator.settled(s), self._clock)  # noqa: PLW0108
         drop = self.options.allow_non_restored_state
-        self._sinks = sink_works(stages, home, self._commits, self._fail, drop=drop)
+        self._sinks = sink_works(stages, home, self._commits, self._fail, drop=drop, clock=self._clock)
         self._writer = ManifestWriter(
             pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
@@ -189,8 +191,9 @@ class Job:
             tell=self._tell,
             fail_job=self._fail,
             decisions=self._commits,
+            clock=self._clock,
         )
-        self._drain = Drain(pipeline.order(), self._runners, self._over_as)
+        self._drain = Drain(pipeline.order(), self._runners, self._over_as, self._clock)
         self.orders = Orders(
             self.name, self._coordinator, self._stores,
             over=self._over_as, end=lambda: self._finish(JobState.STOPPED), drain=self._drain,
@@ -237,6 +240,7 @@ class Job:
             post=self._coordinator.post,
             sinks=self._sinks.get(spec.uid, ()),
             sink_positions=stage.sink_positions,
+            clock=self._clock,
         )
         agent = StageAgent(context)
         self._agents[spec.uid] = agent
@@ -313,7 +317,7 @@ class Job:
             incarnation=self.home.memory.incarnation,
             timeline=self.home.memory.timeline,
             started=self.started,
-            seconds=round(time.monotonic() - self._began, 3),
+            seconds=round(self._clock.monotonic() - self._began, 3),
             stages=tuple(map(self.observer.stage, self._runners.values())),
             completed=self._coordinator.completed,
             failed=self._coordinator.failed,

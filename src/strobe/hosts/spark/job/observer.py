@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import Any, Final, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Sink
 from strobe.hosts.spark.snapshot.coordinator import SnapshotWriter
 from strobe.hosts.spark.snapshot.messages import StagePart
@@ -80,7 +80,7 @@ class JobObserver:
     def start(self, runners: Mapping[NodeId, StageRunner], results: Mapping[NodeId, DataFrame]) -> None:
         """`results` is what each stage computes, which says what it reads."""
         for uid, runner in runners.items():
-            stage = _Stage(runner, StageMeter(time.time()))
+            stage = _Stage(runner, StageMeter(SYSTEM.time()))
             try:
                 directories = directories_of(results[uid]._jdf.queryExecution().analyzed())
             except Exception as error:  # the JVM's, of whatever class: then it is not known what the stage reads
@@ -117,7 +117,7 @@ class JobObserver:
             return replace(
                 status,
                 watermark=None if last is None else last.watermark,
-                busy=meter.busy(time.time(), runner.busy_since),
+                busy=meter.busy(SYSTEM.time(), runner.busy_since),
                 backlog=_backlog(stage),
                 state_store=None if last is None else last.state,
                 batches=meter.batches,
@@ -176,7 +176,7 @@ class JobObserver:
 
     def _look_at(self, uid: NodeId, stage: _Stage) -> None:
         reports = _reports(stage.runner.query, stage.meter.last)
-        now = time.time()
+        now = SYSTEM.time()
         with self._lock:
             new = [report for progress in reports if (report := stage.meter.take(progress)) is not None]
             if reports:
@@ -189,7 +189,7 @@ class JobObserver:
                 if sink.rows_taken is not None:
                     stage.sinks.setdefault(f"{uid}/{sink.uid or index}", Rate()).sample(now, sink.rows_taken)
         if stage.files is not None:
-            stage.files.refresh(time.monotonic())
+            stage.files.refresh(SYSTEM.monotonic())
         for report in new:
             self._tell(BatchDone(uid, report))
 

@@ -13,7 +13,6 @@ import contextlib
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.channel.gate import Gate, GateHandler
 from strobe.hosts.spark.connectors.base import Sink
 from strobe.hosts.spark.home.job_home import JobHome
@@ -103,11 +103,11 @@ def rehearse(
     spark: SparkSession | None = None,
 ) -> Rehearsal:
     """Restore into a scratch home, run the first batches, and clean up. The job itself may be running meanwhile."""
-    place, began = Path(home or default_home()), time.monotonic()
+    place, began = Path(home or default_home()), SYSTEM.monotonic()
     with _session(pipeline, master, spark) as session:
         plan = _plan(pipeline, restore, place, (base or Path()).absolute(), session)
         if plan.problems:
-            return Rehearsal(plan, (), time.monotonic() - began, None)
+            return Rehearsal(plan, (), SYSTEM.monotonic() - began, None)
         place.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".rehearsal-", dir=place))
         try:
@@ -115,7 +115,7 @@ def rehearse(
             stages, failure = _run(_without_effects(pipeline), scratch, session, options)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    return Rehearsal(plan, stages, time.monotonic() - began, failure)
+    return Rehearsal(plan, stages, SYSTEM.monotonic() - began, failure)
 
 
 def _plan(pipeline: Pipeline, restore: RestoreOptions, place: Path, base: Path, session: SparkSession) -> RestorePlan:
@@ -162,11 +162,11 @@ def _run(
     try:
         job = start_job(pipeline, home=str(scratch), base=scratch, spark=session, restore=options)
         first = {uid: runner.agent.batch for uid, runner in job.runners.items()}
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline and job.state is JobState.RUNNING:
+        deadline = SYSTEM.monotonic() + _PATIENCE
+        while SYSTEM.monotonic() < deadline and job.state is JobState.RUNNING:
             if all(_seen(runner, first[uid]) for uid, runner in job.runners.items()):
                 break
-            time.sleep(_POLL)
+            SYSTEM.sleep(_POLL)
         stages = tuple((uid, _words(runner, first[uid])) for uid, runner in job.runners.items())
         return stages, _failure(job)
     except StrobeError as error:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from strobe.hosts.shared.clock import SYSTEM, Clock, utc_text
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.snapshot.decisions import Decisions
 from strobe.hosts.spark.snapshot.messages import (
@@ -148,7 +148,9 @@ class CoordinatorHost:
         fail_job: Callable[[str], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
         decisions: Decisions | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
+        self._clock = clock
         self._machine = Coordinator(upstream, settings, next_snapshot=next_snapshot, retained=retained)
         self._nodes = tuple(upstream)
         self._writer = writer
@@ -186,7 +188,7 @@ class CoordinatorHost:
     def next_in(self) -> float | None:
         """Seconds until the next periodic checkpoint; None if there is no schedule."""
         due = self._machine.due_at
-        return None if due is None else max(0.0, due / 1000 - time.monotonic())
+        return None if due is None else max(0.0, due / 1000 - self._clock.monotonic())
 
     def start(self) -> None:
         self._thread.start()
@@ -208,7 +210,8 @@ class CoordinatorHost:
             done.put(Reply("", None, _STOPPING))
 
     def post(self, message: ToCoordinator) -> None:
-        self._queue.put(_Acknowledged(message, time.monotonic()) if isinstance(message, Acknowledge) else message)
+        now = self._clock.monotonic()
+        self._queue.put(_Acknowledged(message, now) if isinstance(message, Acknowledge) else message)
 
     def settled(self, snapshot: SnapshotId) -> None:
         self._queue.put(_Settled(snapshot))
@@ -244,12 +247,15 @@ class CoordinatorHost:
             )
         return reply.snapshot
 
+    def _now(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
     # ── the thread ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        self._step(Tick(_now()))
+        self._step(Tick(self._now()))
         while True:
-            pause = None if self._wake_at is None else max(0.0, self._wake_at - time.monotonic())
+            pause = None if self._wake_at is None else max(0.0, self._wake_at - self._clock.monotonic())
             due = False
             item: _Item = None
             try:
@@ -259,7 +265,7 @@ class CoordinatorHost:
             if item is None and not due:
                 return
             try:
-                self._step(Tick(_now()))
+                self._step(Tick(self._now()))
                 if item is not None:
                     self._take(item)
             except Exception as error:  # the coordinator must never die silently
@@ -305,7 +311,7 @@ class CoordinatorHost:
         self._consumed[message.stage] = message.consumed
         gathering = self._gathering.get(message.snapshot)
         if gathering is not None:
-            times = {"posted_ms": gathering.ms(posted), "taken_ms": gathering.ms(time.monotonic())}
+            times = {"posted_ms": gathering.ms(posted), "taken_ms": gathering.ms(self._clock.monotonic())}
             gathering.parts[message.stage] = replace(message.part, record=arrived(message.part.record, **times))
             gathering.last = message.stage
             self._report(replace(gathering.progress, acknowledged=len(gathering.parts)), gathering)
@@ -328,7 +334,7 @@ class CoordinatorHost:
             gathering = self._gathering[effect.snapshot]
             assert gathering.last is not None
             gathering.progress = with_figures(
-                gathering.progress, gathering.parts, gathering.last, gathering.ms(time.monotonic())
+                gathering.progress, gathering.parts, gathering.last, gathering.ms(self._clock.monotonic())
             )
             try:
                 self._decisions.decide(effect.snapshot, gathering.parts.values())
@@ -364,8 +370,8 @@ class CoordinatorHost:
 
     def _start_snapshot(self, trigger: Trigger) -> None:
         snapshot = trigger.snapshot
-        progress = Progress(snapshot, trigger.kind, "in progress", utc_now())
-        self._gathering[snapshot] = _Gathering(progress, time.monotonic())
+        progress = Progress(snapshot, trigger.kind, "in progress", utc_text(self._clock))
+        self._gathering[snapshot] = _Gathering(progress, self._clock.monotonic())
         self._report(progress, self._gathering[snapshot])
         try:
             self._decisions.begin(snapshot)
@@ -421,7 +427,7 @@ class CoordinatorHost:
 
     def _finish(self, snapshot: SnapshotId, status: str, reason: str) -> None:
         gathering = self._gathering.pop(snapshot)
-        duration = gathering.ms(time.monotonic())
+        duration = gathering.ms(self._clock.monotonic())
         if status == "complete":
             self._report(completed(gathering.progress, duration), gathering)
             self.completed += 1
@@ -437,7 +443,3 @@ class CoordinatorHost:
             while len(self._history) > HISTORY:
                 del self._history[next(iter(self._history))]
         self._on_progress(progress)
-
-
-def _now() -> int:
-    return int(time.monotonic() * 1000)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from strobe import __version__
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
@@ -112,7 +113,7 @@ class ManifestWriter(SnapshotWriter):
                 config.retained,
                 self._home.memory.pinned,
                 spare=unsettled | leased,
-                older_than=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
+                older_than=None if age is None else datetime.fromtimestamp(SYSTEM.time(), UTC) - timedelta(seconds=age),
             )
         with self._lock:
             for each in gone:

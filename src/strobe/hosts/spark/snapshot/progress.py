@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
+from strobe.hosts.shared.clock import utc_text
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import Kind
@@ -25,7 +25,7 @@ __all__ = ["Progress", "arrived", "completed", "utc_now", "with_figures"]
 
 
 def utc_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return utc_text()
 
 
 @dataclass(frozen=True, slots=True)

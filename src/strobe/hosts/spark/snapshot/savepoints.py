@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.snapshot.targets import SavepointTarget, check_room, check_target, take_target
@@ -89,12 +89,12 @@ class SnapshotStores:
             target, self._target = self._target, None
         if savepoint is not None:
             snapshot, store = savepoint
-            deadline = time.monotonic() + _PATIENCE
+            deadline = SYSTEM.monotonic() + _PATIENCE
             with contextlib.suppress(Failed):
                 store.session(snapshot).abort()
-                while time.monotonic() < deadline:
+                while SYSTEM.monotonic() < deadline:
                     store.session(snapshot)  # Failed once the last upload has let go
-                    time.sleep(_POLL)
+                    SYSTEM.sleep(_POLL)
         if target is not None:
             target.give_up()
 

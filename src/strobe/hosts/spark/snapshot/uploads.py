@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.snapshot.messages import StagePart
@@ -36,7 +36,9 @@ class PartUploads:
         state_rows: Callable[[NodeId], int | None],
         descriptions: Mapping[NodeId, Mapping[str, Json]],
         threads: int = 2,
+        clock: Clock = SYSTEM,
     ) -> None:
+        self._clock = clock
         self._session = session
         self._state_rows = state_rows
         self._descriptions = descriptions
@@ -90,7 +92,7 @@ class PartUploads:
             state_rows=self._state_rows(stage.uid),
             bytes_new=bytes_new,
             bytes_total=bytes_total,
-            **recording.timed(time.monotonic()),
+            **recording.timed(self._clock.monotonic()),
             extra=self._descriptions.get(stage.uid, {}),
         )
         sinks = {name: (Prepared("position", position),) for name, position in recording.sinks.items()}

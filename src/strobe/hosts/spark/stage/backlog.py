@@ -16,13 +16,13 @@ import fnmatch
 import glob
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.snapshot.metrics import Backlog
 
 __all__ = ["Directory", "FileBacklog", "directories_of", "offsets_behind"]
@@ -134,12 +134,12 @@ class FileBacklog:
         """Count again, unless that was done a moment ago."""
         if now < self._not_before:
             return
-        began = time.monotonic()
+        began = SYSTEM.monotonic()
         try:
             self.known = self.count()
         except OSError:
             self.known = None  # it is gone, or may not be read: Spark says so if it matters
-        self._not_before = now + max(_PAUSE, _SHARE * (time.monotonic() - began))
+        self._not_before = now + max(_PAUSE, _SHARE * (SYSTEM.monotonic() - began))
 
     def count(self) -> Backlog:
         there = {entry.path: entry for directory in self._directories for entry in directory.files()}

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from strobe.hosts.spark import crash_points
@@ -158,7 +157,7 @@ class StageLife:
         if not self.live or self._error is not None:
             return None
         if self._failing_since is not None:
-            return max(0.0, self._look_again - time.monotonic())
+            return max(0.0, self._look_again - self._stage.clock.monotonic())
         if self._recorder.has_messages:
             return _COMMIT_POLL
         if self._waiting is not None:
@@ -210,7 +209,7 @@ class StageLife:
             self._try_halt()
         self._let_begin()
         due = self._recorder.has_messages or self._waiting is not None or self._alone
-        if self.live and due and self._error is None and time.monotonic() >= self._look_again:
+        if self.live and due and self._error is None and self._stage.clock.monotonic() >= self._look_again:
             self._look()
             self._let_begin()
         if self._plans and self._can_plan():
@@ -235,7 +234,7 @@ class StageLife:
             self.at_rest()
             self._failing_since, self._look_again, self._pause = None, 0.0, _FIRST_PAUSE
         except Exception as error:
-            now = time.monotonic()
+            now = self._stage.clock.monotonic()
             if self._failing_since is None:
                 self._failing_since = now
                 _log.warning("%s: an idle stage could not be looked at: %s", self._stage.uid, error)

@@ -10,12 +10,12 @@ All of this runs in the stage's own thread.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import ChannelLog
@@ -54,6 +54,7 @@ class StageContext:
     post: Callable[[ToCoordinator], None]
     sinks: tuple[Voter, ...] = ()
     sink_positions: Callable[[SnapshotId], Mapping[str, Json]] = _nothing
+    clock: Clock = SYSTEM
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class StageParts:
     def upload(self, snapshot: SnapshotId) -> None:
         """All of its channels are closed: make its files durable, in the background."""
         recording = self._recordings[snapshot]
-        recording.closed_at = time.monotonic()
+        recording.closed_at = self._stage.clock.monotonic()
         recording.synced_at = recording.synced_at or recording.closed_at
         self._stage.uploads.submit(self._stage, recording, lambda result: self._put(Uploaded(snapshot, result)))
 
@@ -144,7 +145,7 @@ class StageParts:
         for name, vote in durable.votes.items():
             sinks[name] = (*sinks.get(name, ()), *vote.prepared)
         votes = tuple(vote.message for vote in durable.votes.values())
-        part = recording.settled(replace(durable.part, sinks=sinks, votes=votes), time.monotonic())
+        part = recording.settled(replace(durable.part, sinks=sinks, votes=votes), self._stage.clock.monotonic())
         self.forget(snapshot)
         crash_points.point("snapshot.part-durable", self._stage.uid)
         self._stage.post(Acknowledge(self._stage.uid, self._incarnation, snapshot, part, recording.consumed))

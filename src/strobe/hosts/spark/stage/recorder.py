@@ -9,10 +9,9 @@ All of this runs in the stage's own thread.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeAlias
 
 from strobe.hosts.spark import crash_points
@@ -116,7 +115,7 @@ class Recorder:
     def rest(self, batch: int, *, begun: int) -> None:
         """The stage is at rest after `batch`. Take in what it read, and what was said meanwhile. `begun` is the newest
         batch of which others may see something."""
-        began = time.monotonic()
+        began = self._stage.clock.monotonic()
         if batch != self.batch:
             self.reading.committed(self._stage.checkpoint, batch)
             self.batch = batch
@@ -177,7 +176,7 @@ class Recorder:
                 if not isinstance(effect, _FALLIBLE):
                     raise
                 self.parts.decline(effect.snapshot, str(error))
-        self.parts.synced(time.monotonic())
+        self.parts.synced(self._stage.clock.monotonic())
 
     def _perform(self, machine: Barriers, effect: Effect, now: float) -> None:
         match effect:
@@ -190,9 +189,8 @@ class Recorder:
                     self._last = (snapshot, self.batch)
                 crash_points.point("snapshot.state-recorded", self._stage.uid)
             case StartTimer(snapshot):
-                timer = threading.Timer(self._stage.alignment_timeout, self._put, (AlignmentTimedOut(snapshot),))
-                timer.daemon = True
-                timer.start()
+                timed_out = partial(self._put, AlignmentTimedOut(snapshot))
+                self._stage.clock.timer(self._stage.alignment_timeout, timed_out)
             case Declined(snapshot, reason):
                 self.parts.decline(snapshot, reason)
             case SendBarrier() | ChannelRecorded() | NodeRecorded() | Overtake():

@@ -13,7 +13,6 @@ import contextlib
 import enum
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -218,7 +217,7 @@ class StageRunner:
                         next="Mend the cause and ask again.",
                     ) from error
                 _log.warning("%s: its last batch failed: %s; once more", self.spec.uid, reason(self._cause or error))
-                time.sleep(self._restart.pause(failures))
+                self.agent.stage.clock.sleep(self._restart.pause(failures))
         self._life += 1
         self.agent.start(Incarnation(self._life), written=self._written(), alone=True)
         self.state = StageState.ENDED
@@ -337,9 +336,9 @@ class StageRunner:
         return StageLost(self.spec.uid, Incarnation(self._life), why)
 
     def _await_readers(self, query: StreamingQuery) -> None:
-        deadline = time.monotonic() + _READER_PATIENCE
+        deadline = self.agent.stage.clock.monotonic() + _READER_PATIENCE
         while self.spec.inputs and not self.agent.asked.wait(0.1):
-            if self._stopping.is_set() or not query.isActive or time.monotonic() > deadline:
+            if self._stopping.is_set() or not query.isActive or self.agent.stage.clock.monotonic() > deadline:
                 break
 
     def _start_query(self) -> StreamingQuery:
@@ -393,7 +392,7 @@ class StageRunner:
 
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         self.agent.begin_batch(batch_id)
-        self.busy_since = time.time()
+        self.busy_since = self.agent.stage.clock.time()
         done = False
         try:
             self._write(batch, batch_id)

@@ -7,7 +7,6 @@ found out from the query's log alone, so a stage that dies in the middle of it g
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
@@ -92,7 +91,7 @@ class Settling:
                 if self._stopping.is_set() or not query.isActive:
                     query.awaitTermination(1)  # says why
                     raise Failed(f"Stage {self._spec.uid!r} ended before its batch {batch} did.")
-                time.sleep(_POLL)
+                self._agent.stage.clock.sleep(_POLL)
 
     def _look(self, last: int) -> None:
         """Let Spark look at its sources. If they have rows, the batch after `last` is in its log then, and not run."""
@@ -109,7 +108,7 @@ class Settling:
                     return
                 if self._stopping.is_set():
                     raise Failed(f"Stage {self._spec.uid!r} is stopping.")
-                time.sleep(_POLL)
+                self._agent.stage.clock.sleep(_POLL)
 
     def _has_event_time(self) -> bool:
         return "EventTimeWatermark" in str(self._result._jdf.queryExecution().analyzed().toString())

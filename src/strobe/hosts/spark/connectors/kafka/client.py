@@ -8,11 +8,11 @@ every secret in it blotted out.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Unreachable
 from strobe.model.errors import Failed, Misuse, StrobeError
 
@@ -111,7 +111,7 @@ class KafkaCluster:
         """The cluster's topics. Unreachable, with what was tried, if nobody answers in time."""
         from confluent_kafka import KafkaError, KafkaException
 
-        deadline = time.monotonic() + REACH
+        deadline = SYSTEM.monotonic() + REACH
         while True:
             try:
                 found: ClusterMetadata = self.admin.list_topics(timeout=min(2.0, REACH))
@@ -119,7 +119,7 @@ class KafkaCluster:
             except KafkaException as error:
                 self.admin.poll(0)
                 refused = [e for e in self._heard if e.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)]
-                if refused or time.monotonic() > deadline:
+                if refused or SYSTEM.monotonic() > deadline:
                     raise self.explain(refused[-1] if refused else error.args[0], "It cannot be reached") from None
 
     def topics(self) -> dict[str, int]:

@@ -11,11 +11,11 @@ a driver that was given up, or another job with the same transactional id, is to
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Unreachable
 from strobe.hosts.spark.connectors.kafka.client import ASK, KafkaCluster
 from strobe.model.errors import Damaged, Failed, Misuse
@@ -93,11 +93,11 @@ class CommitLog:
                         untouched="Nothing was started.",
                         next="Have somebody make it: one partition, cleanup.policy=compact. It keeps what is visible.",
                     ) from None
-            deadline = time.monotonic() + ASK * 2
+            deadline = SYSTEM.monotonic() + ASK * 2
             while self.topic not in self.cluster.topics():  # the broker tells others of it in its own time
-                if time.monotonic() > deadline:
+                if SYSTEM.monotonic() > deadline:
                     raise Unreachable(f"Kafka at {self.cluster.servers}: topic {self.topic!r} is still being made.")
-                time.sleep(0.05)
+                SYSTEM.sleep(0.05)
 
     def read(self) -> dict[int, CommitRecord]:
         """The newest record of each timeline. Called after `init_transactions`, which has brought every earlier
@@ -141,11 +141,11 @@ class CommitLog:
         from confluent_kafka import KafkaError, KafkaException
 
         found: dict[int, CommitRecord] = {}
-        deadline = time.monotonic() + _READ
+        deadline = SYSTEM.monotonic() + _READ
         while end > 0:
             message = consumer.poll(0.5)
             if message is None:
-                if time.monotonic() > deadline:
+                if SYSTEM.monotonic() > deadline:
                     raise Unreachable(
                         f"Kafka at {self.cluster.servers}: the end of topic {self.topic!r} did not come within "
                         f"{_READ:.0f} s: somebody's transaction is in the way."

@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import (
     Delivery,
     Part,
@@ -126,7 +126,7 @@ class KafkaSink(TransactionalSink):
         log.ensure(topics)
         if self.topic is not None:
             self._limits = self._cluster.limits([self.topic])
-            self._asked = time.monotonic()
+            self._asked = SYSTEM.monotonic()
         me = CommitRecord(owner, context.job, context.name, int(context.timeline), int(context.incarnation), -1)
         self._publisher = Publisher(self._cluster, log, me, self._settings)
         self._publisher.open(_needs(PartSize(), self._limits))
@@ -266,10 +266,10 @@ class KafkaSink(TransactionalSink):
         """What the topics of these rows take. Known well enough, nobody is asked: a broker that is down must not keep
         a snapshot from completing."""
         wanted = {self.topic} if self.topic is not None else topics_of(files)
-        if wanted - self._limits.keys() or time.monotonic() - self._asked > _FRESH:
+        if wanted - self._limits.keys() or SYSTEM.monotonic() - self._asked > _FRESH:
             try:
                 self._limits.update(self._cluster.limits(sorted(t for t in {*wanted, *self._limits} if t is not None)))
-                self._asked = time.monotonic()
+                self._asked = SYSTEM.monotonic()
             except Unreachable:
                 if wanted - self._limits.keys():
                     raise

@@ -17,11 +17,11 @@ a new producer reads the records before it writes: finding a higher incarnation,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Unreachable
 from strobe.hosts.spark.connectors.kafka.client import KafkaCluster
 from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord, check_owner
@@ -137,21 +137,21 @@ class Publisher:
 
     def _wait(self, producer: Producer) -> None:
         """Room in the queue. BufferError if nothing moves any more."""
-        left, since = len(producer), time.monotonic()
+        left, since = len(producer), SYSTEM.monotonic()
         while True:
             producer.poll(0.01)
             if len(producer) < left:
                 return
-            if time.monotonic() - since > _STILL or self._lost is not None:
+            if SYSTEM.monotonic() - since > _STILL or self._lost is not None:
                 raise BufferError
 
     def _flush(self, producer: Producer) -> None:
-        left, since = len(producer), time.monotonic()
+        left, since = len(producer), SYSTEM.monotonic()
         while left:
             rest = producer.flush(0.5)
             if rest < left:
-                left, since = rest, time.monotonic()
-            elif self._lost is not None or time.monotonic() - since > _STILL:
+                left, since = rest, SYSTEM.monotonic()
+            elif self._lost is not None or SYSTEM.monotonic() - since > _STILL:
                 raise BufferError
 
     def _failed(self, producer: Producer, error: KafkaError | None) -> StrobeError:

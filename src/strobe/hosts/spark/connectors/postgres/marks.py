@@ -12,7 +12,6 @@ of the same name.
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 import psycopg
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, quoted
 from strobe.hosts.spark.connectors.postgres.load import MARKS, SINKS
@@ -155,14 +155,14 @@ class Marks:
         others = "application_name LIKE %s" if older else "application_name = %s"
         name = f"{self._applications}%" if older else self.application
         mine = f"{others} AND pid <> pg_backend_pid() AND usename = current_user"
-        deadline = time.monotonic() + _PATIENCE
+        deadline = SYSTEM.monotonic() + _PATIENCE
         while True:
             ended = connection.execute(
                 f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {mine}", (name,)
             ).fetchone()
-            if ended in (None, (0,)) or time.monotonic() > deadline:
+            if ended in (None, (0,)) or SYSTEM.monotonic() > deadline:
                 return
-            time.sleep(0.02)
+            SYSTEM.sleep(0.02)
 
     # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ import pyarrow.csv
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.postgres.connect import Column, Dsn, is_passing, quoted, split_name
 from strobe.model.errors import Failed
 
@@ -63,7 +63,7 @@ def read_range(
         except psycopg.Error as error:
             if began or not left or not is_passing(error):
                 raise dsn.trouble(f"Reading {table}", error) from None
-            time.sleep(pause)
+            SYSTEM.sleep(pause)
             pause *= 2
         except pa.ArrowInvalid as error:
             raise Failed(

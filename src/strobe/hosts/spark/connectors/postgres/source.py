@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.channel.python_source import open_stream
 from strobe.hosts.spark.connectors.postgres.connect import Column, Dsn, Table, is_passing, quoted, table_of
 from strobe.hosts.spark.connectors.postgres.rows import read_range, spark_type
@@ -199,7 +199,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._bounded:
             safe = self._goal
         else:
-            if time.monotonic() - self._looked >= self._pause:
+            if SYSTEM.monotonic() - self._looked >= self._pause:
                 self._look()
             safe = self._safe
         if safe is None or self._nothing_between == (after, safe):
@@ -213,10 +213,10 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
 
     def _look(self) -> None:
-        self._looked = time.monotonic()
+        self._looked = SYSTEM.monotonic()
         try:
             self._safe = self._open().look()
-            self._pause, self._seen = _POLL, time.monotonic()
+            self._pause, self._seen = _POLL, SYSTEM.monotonic()
         except psycopg.Error as error:
             self._lost(error)
 
@@ -224,10 +224,10 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Postgres is away: nothing new, for now. What does not pass soon ends the query: then the stage's status says
         so, and it starts again, with pauses, for as long as it takes."""
         self._close()
-        if not is_passing(error) or time.monotonic() - self._seen > _PATIENCE:
+        if not is_passing(error) or SYSTEM.monotonic() - self._seen > _PATIENCE:
             raise self._dsn.trouble(f"Reading {self._table}", error) from None
         self._pause = min(_LONGEST_PAUSE, self._pause * 2)
-        self._looked = time.monotonic()
+        self._looked = SYSTEM.monotonic()
         said = f"strobe: reading {self._table}: {self._dsn.said(error)}; tried again in {self._pause:.1f} s"
         print(said, file=sys.stderr, flush=True)  # this process has no other way: it is in Spark's log
 
@@ -238,7 +238,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             edge.forget()
             found = edge.look()
             while edge.waiting:
-                time.sleep(_POLL)
+                SYSTEM.sleep(_POLL)
                 found = edge.look()
             return found
         except psycopg.Error as error:

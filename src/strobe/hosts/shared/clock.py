@@ -1,0 +1,55 @@
+"""The clock of host code: the one place that asks the operating system for the time.
+
+Whoever steps a machine is given a `Clock`, so that a test can hold the time in its hand. What steps none, such as a
+lease or a handshake, uses `SYSTEM`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+__all__ = ["SYSTEM", "Clock", "utc_text"]
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds that never go back. Only differences mean something."""
+        ...
+
+    def time(self) -> float:
+        """Seconds since 1970, as the machine has them: they may jump."""
+        ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+    def timer(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` later, once, in another thread. What nobody waits for any more must do no harm."""
+        ...
+
+
+class _System:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def time(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def timer(self, seconds: float, act: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, act)
+        timer.daemon = True
+        timer.start()
+
+
+SYSTEM: Final[Clock] = _System()
+
+
+def utc_text(clock: Clock = SYSTEM) -> str:
+    """The time as manifests and job records have it: UTC, with milliseconds."""
+    return datetime.fromtimestamp(clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
