@@ -21,6 +21,22 @@ records, whatever else is said to it when.
 
 An input that has ended counts as having delivered every barrier. A newer barrier on a channel that has not delivered
 an older one proves that the older one was given up upstream: it is declined here, and the newer one takes over.
+
+Two inputs, aligned: the first to deliver its barrier is held until the other one has.
+
+>>> node = Barriers([ChannelId("a"), ChannelId("b")], [ChannelId("out")])
+>>> node.step(BarrierArrived(ChannelId("a"), SnapshotId(1)))
+(Hold(channel='a'),)
+>>> for effect in node.step(BarrierArrived(ChannelId("b"), SnapshotId(1))):
+...     print(type(effect).__name__, getattr(effect, "channel", "-"))
+Hold b
+RecordState -
+SendBarrier out
+ChannelRecorded a
+ChannelRecorded b
+Release a
+Release b
+NodeRecorded -
 """
 
 from __future__ import annotations

@@ -11,6 +11,16 @@ content is empty. Otherwise the channel's content is what came on it between the
 On FIFO channels this gives law 1: the content of P→Q is exactly what was sent *before* P recorded and received after
 Q did. A snapshot is one entry in `_open`: the input channels whose marker is still to come, each with what it has
 carried since the recording. Snapshots share nothing, so any number may be under way.
+
+A marker on one channel; what then comes on the other, ahead of its marker, was in flight.
+
+>>> node = ChandyLamport([ChannelId("a"), ChannelId("b")], [ChannelId("out")])
+>>> [type(effect).__name__ for effect in node.step(MarkerArrived(ChannelId("a"), SnapshotId(1)))]
+['RecordState', 'SendMarker', 'ChannelRecorded']
+>>> node.step(MessageArrived(ChannelId("b"), "hello"))
+(Deliver(channel='b', message='hello'),)
+>>> node.step(MarkerArrived(ChannelId("b"), SnapshotId(1)))
+(ChannelRecorded(snapshot=1, channel='b', content=('hello',)), NodeRecorded(snapshot=1))
 """
 
 from __future__ import annotations

@@ -16,6 +16,17 @@ messages have arrived, the leaves of the tree leave one after the other, so the 
 
 Channels may reorder. Signals travel backwards along the channel of the work that they answer. Termination of a
 snapshot is the same question: markers are the work, and recording is what an active node does.
+
+One channel from the root to a node: the root is done when its work has been signalled.
+
+>>> channel = ChannelId("work")
+>>> root, node = DijkstraScholten([], [channel], root=True), DijkstraScholten([channel], [])
+>>> root.step(StartWork()) + root.step(SendingWork(channel, "dig")) + root.step(BecameIdle())
+(SendWork(channel='work', message='dig'),)
+>>> node.step(WorkArrived(channel, "dig")) + node.step(BecameIdle())
+(DeliverWork(channel='work', message='dig'), SendSignal(channel='work'))
+>>> root.step(SignalArrived(channel))
+(Terminated(),)
 """
 
 from __future__ import annotations

@@ -13,6 +13,17 @@ sender's number (the paper's colour: white below n, red from n on). Two rules:
 
 Counts may take any path and arrive in any order, before or after the messages that they count. A count also serves as
 the invitation to record: on a silent channel nothing else would come. Recording early is always legal.
+
+A message that says it was sent before the recording, and comes after it, was in flight; the sender's count says how
+many there must be.
+
+>>> node = LaiYang([ChannelId("a")], [ChannelId("out")])
+>>> [type(effect).__name__ for effect in node.step(Initiate(SnapshotId(1)))]
+['RecordState', 'SendCount']
+>>> node.step(MessageArrived(ChannelId("a"), "hello", stamp=0))
+(Deliver(channel='a', message='hello'),)
+>>> node.step(CountArrived(ChannelId("a"), SnapshotId(1), sent=1))
+(ChannelRecorded(snapshot=1, channel='a', content=('hello',)), NodeRecorded(snapshot=1))
 """
 
 from __future__ import annotations

@@ -1,4 +1,22 @@
-"""The machine of the coordinator. The theory is in the package."""
+"""The machine of the coordinator. The theory is in the package.
+A source and a stage behind it: only the source is told to start, and the manifest waits for both.
+
+>>> source, stage, first = NodeId("source"), NodeId("stage"), Incarnation(1)
+>>> coordinator = Coordinator({source: (), stage: (source,)}, CoordinatorSettings())
+>>> def said(*inputs):
+...     effects = [effect for input in inputs for effect in coordinator.step(input)]
+...     return [type(effect).__name__ for effect in effects if not isinstance(effect, WakeAt)]
+>>> said(Tick(0), NodeReady(source, first), NodeReady(stage, first))
+[]
+>>> said(TriggerRequested("mine"))
+['Trigger']
+>>> said(Acknowledged(SnapshotId(1), source, first))
+[]
+>>> said(Acknowledged(SnapshotId(1), stage, first))
+['WriteManifest']
+>>> said(ManifestWritten(SnapshotId(1)))
+['AnnounceComplete', 'Reply']
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,21 @@
-"""The coordinator of a restore: orders, waits until everyone is ready, starts. The theory is in the package."""
+"""The coordinator of a restore: orders, waits until everyone is ready, starts. The theory is in the package.
+
+Two nodes: none is started before both are ready.
+
+>>> a, b, fourth = NodeId("a"), NodeId("b"), Incarnation(4)
+>>> coordinator = RestoreCoordinator([a, b], incarnation=Incarnation(3), timeline=Timeline(1))
+>>> def said(*inputs):
+...     effects = [e for input in inputs for e in coordinator.step(input) if not isinstance(e, WakeAt)]
+...     return [type(getattr(effect, "message", effect)).__name__ for effect in effects]
+>>> said(Tick(0), RestoreRequested(SnapshotId(7)))
+['ClaimIncarnation', 'RestoreOrder', 'RestoreOrder']
+>>> said(Ready(a, fourth))
+[]
+>>> said(Ready(b, fourth))
+['Start', 'Start']
+>>> said(Running(a, fourth), Running(b, fourth))
+['Restored']
+"""
 
 from __future__ import annotations
 

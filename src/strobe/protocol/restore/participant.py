@@ -1,4 +1,16 @@
-"""One node in a restore: stops, loads, starts when told to, and keeps the fence between incarnations."""
+"""One node in a restore: stops, loads, starts when told to, and keeps the fence between incarnations.
+
+A node loads its part, says so, and starts when it is told to.
+
+>>> from strobe.model.ids import SnapshotId, Timeline
+>>> node = RestoreParticipant(NodeId("a"), incarnation=Incarnation(3))
+>>> node.step(RestoreOrder(Incarnation(4), Timeline(2), SnapshotId(7)))
+(LoadState(incarnation=4, timeline=2, snapshot=7),)
+>>> node.step(StateLoaded(Incarnation(4)))
+(ToCoordinator(message=Ready(node='a', incarnation=4)),)
+>>> [type(effect).__name__ for effect in node.step(Start(Incarnation(4)))]
+['StartApplication', 'ToCoordinator']
+"""
 
 from __future__ import annotations
 

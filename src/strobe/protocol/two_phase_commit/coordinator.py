@@ -1,4 +1,19 @@
-"""The coordinator of two-phase commit. The theory is in the package."""
+"""The coordinator of two-phase commit. The theory is in the package.
+
+One sink: the decision is logged when it has prepared, and the order to commit goes out when the decision is durable.
+
+>>> gold, session = NodeId("gold"), Session(Incarnation(1), Incarnation(1))
+>>> coordinator = TwoPhaseCoordinator([gold], Incarnation(1))
+>>> def said(*inputs):
+...     effects = [effect for input in inputs for effect in coordinator.step(input)]
+...     return [type(getattr(effect, "message", effect)).__name__ for effect in effects]
+>>> said(Opened(), InDoubt(gold, session, handles=(), keeps=True), Resolved(gold, session))
+['Ask', 'Resolve']
+>>> said(Begin(SnapshotId(1)), Prepared(gold, session, SnapshotId(1), (Handle("gold/1"),)))
+['Prepare', 'LogDecision']
+>>> said(DecisionLogged(SnapshotId(1)), Committed(gold, session, SnapshotId(1)))
+['Commit', 'Settled']
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,20 @@
 `two_phase_commit.py` has the theory and the coordinator's side. What the host owes this machine: a handle that it
 answers with is durable; a handle is durably forgotten as part of committing or aborting it, before the next effect;
 and on a restart it hands in every handle that it has not forgotten.
+
+A sink that is asked to prepare, and then to commit.
+
+>>> session, one = Session(Incarnation(1), Incarnation(1)), SnapshotId(1)
+>>> sink = TwoPhaseParticipant(NodeId("gold"), Incarnation(1))
+>>> def said(*inputs):
+...     effects = [effect for input in inputs for effect in sink.step(input)]
+...     return [type(getattr(effect, "message", effect)).__name__ for effect in effects]
+>>> said(Opened(), Ask(Incarnation(1)), Resolve(session, commit=(), abort=(), snapshot=SnapshotId(0)))
+['Hello', 'InDoubt', 'RecoverFrom', 'Resolved']
+>>> said(Prepare(session, one), WritesPrepared(one, Handle("gold/1")))
+['PrepareWrites', 'Prepared']
+>>> said(Commit(session, one, (Handle("gold/1"),)))
+['CommitWrites', 'Committed']
 """
 
 from __future__ import annotations
