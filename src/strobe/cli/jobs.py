@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from strobe.cli.live_view import human_bytes, human_ms, reasons
 from strobe.cli.operator_view import checkpoint_tables
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.commit.ledger import read_ledgers
+from strobe.hosts.spark.home.history import PastSnapshot, read_history
 from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.home.listing import list_jobs
 from strobe.hosts.spark.job.control import call_job
@@ -21,6 +23,7 @@ from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
+from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
 from strobe.store.places import checkpoints_of
 from strobe.store.s3 import is_s3
@@ -52,11 +55,15 @@ def list_command(session: Session) -> None:
 @click.command(
     "checkpoints",
     cls=Command,
-    examples=(("strobe checkpoints ledger", "which are kept, how large, how long they took"),),
+    examples=(
+        ("strobe checkpoints ledger", "which are kept, how large, how long they took"),
+        ("strobe checkpoints ledger --all", "all that were ever tried, failed ones too, whichever run took them"),
+    ),
 )
 @click.argument("job")
+@click.option("--all", "everything", is_flag=True, help="Every snapshot that was tried, across restarts of the job.")
 @common_options
-def checkpoints_command(job: str, session: Session) -> None:
+def checkpoints_command(job: str, everything: bool, session: Session) -> None:
     """Show a job's checkpoints: those that are kept, and recent ones that failed."""
     check_known(session, job)
     store = checkpoints_of(session.home, job)
@@ -65,7 +72,8 @@ def checkpoints_command(job: str, session: Session) -> None:
     if is_held(session.home, job):
         recent = call_job(session.home, job, "GET", "/v1/status")["checkpoints"]
     if session.json:
-        session.answer({"job": job, "retained": kept, "recent": recent})
+        past = {"history": [to_builtins(p) for p in _history(session, job)]} if everything else {}
+        session.answer({"job": job, "retained": kept, "recent": recent, **past})
         return
     session.say(("retained", "bold"))
     for c in kept:
@@ -81,7 +89,9 @@ def checkpoints_command(job: str, session: Session) -> None:
             )
     if not kept:
         session.say("  none")
-    if recent:
+    if everything:
+        _show_history(session, _history(session, job))
+    elif recent:
         session.say(("recent", "bold"))
         shown = tuple(progress_from_json(p) for p in recent[-20:])
         for table in checkpoint_tables(shown):
@@ -188,6 +198,23 @@ def cancel_command(job: str, retention: str | None, session: Session) -> None:
     else:
         session.say(f"{job} is {answer['state']}.")
         show_doubt(session, job)
+
+
+def _history(session: Session, job: str) -> list[PastSnapshot]:
+    return read_history(session.home / JobLayout(job).history)
+
+
+def _show_history(session: Session, history: list[PastSnapshot]) -> None:
+    session.say(("all that were tried", "bold"))
+    for p in history:
+        session.say(
+            f"  {p.snapshot:>6}  {p.kind:<10}  {p.started}  run {p.incarnation}  ",
+            (f"{p.status:<8}", "red" if p.status == "failed" else "green"), f"  {human_ms(p.duration_ms)}  ",
+            p.reason if p.reason else f"new {human_bytes(p.bytes_new)} of {human_bytes(p.bytes_total)}, "
+            f"{p.rows_in_flight:,} rows in flight, slowest {p.slowest}",
+        )  # fmt: skip
+    if not history:
+        session.say("  none")
 
 
 def show_doubt(session: Session, job: str) -> None:

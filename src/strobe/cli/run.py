@@ -125,6 +125,7 @@ def run_command(
             job = _started(pipeline, watchers, session, master, base, restore)
         _stop_on_signals(job)
         watchers.watch_job(job)
+        job.home.publish(target=_absolute(target), base=str((base or Path()).absolute()))
         told.running()
         if quiet:
             job.wait()
@@ -164,6 +165,12 @@ def _started(
     except StrobeError as error:
         watchers.tell("job.failed", f"it did not start: {error.what}")
         raise
+
+
+def _absolute(target: str) -> str:
+    """FILE, or FILE:NAME, for whoever reads it in another directory."""
+    file, colon, name = (target, "", "") if Path(target).is_file() else target.rpartition(":")
+    return f"{Path(file).absolute()}{colon}{name}"
 
 
 def _try(

@@ -122,6 +122,13 @@ class Barriers:
         """Inputs that must deliver nothing at present."""
         return frozenset(c for c in self._arrived if c not in self._ended)
 
+    def missing(self, snapshot: SnapshotId) -> tuple[ChannelId, ...]:
+        """The inputs whose barrier this node waits for, or has left open."""
+        still_open = self._recording.get(snapshot)
+        if still_open is not None or self.passed(snapshot):
+            return tuple(still_open or ())
+        return tuple(c for c in self.inputs if c not in (*self._arrived, *self._ended, *self.feedback))
+
     def passed(self, snapshot: SnapshotId) -> bool:
         """Whether what lies behind this barrier on a channel may be delivered: it is recorded, or given up, here."""
         return snapshot in self._aborted or (snapshot <= self._newest and snapshot != self._aligning)

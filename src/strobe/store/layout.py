@@ -10,6 +10,7 @@ jobs/<job>/
   identity                                           what tells it from a job of the same name in another home
   store.json  owner.json                             where the checkpoints are, if elsewhere; and there, whose they are
   leases/12-5e1f…                                    who is looking at which snapshot, so that it stays
+  history.jsonl                                      every snapshot that was tried, a line each
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
   channels/<uid>                                     a Delta table
@@ -234,6 +235,11 @@ class JobLayout(_Blobs):
     @property
     def token(self) -> str:
         return f"{self.root}/token"
+
+    @property
+    def history(self) -> str:
+        """What became of every snapshot that was tried."""
+        return f"{self.root}/history.jsonl"
 
     @property
     def logs(self) -> str:

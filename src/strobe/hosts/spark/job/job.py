@@ -46,11 +46,13 @@ from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, utc_now
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
 from strobe.hosts.spark.snapshot.messages import ToAgent
 from strobe.hosts.spark.snapshot.metrics import JobStatus, SupervisorStatus
+from strobe.hosts.spark.snapshot.progress import noting_in
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.uploads import PartUploads
 from strobe.hosts.spark.stage.agent import StageAgent, StageContext
 from strobe.hosts.spark.stage.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
+from strobe.hosts.spark.stage.status import barrier_statuses, channel_statuses
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
@@ -190,6 +192,7 @@ class Job:
             on_progress=self.observer.progressed,
             tell=self._tell,
             fail_job=self._fail,
+            on_end=noting_in(home),
             decisions=self._commits,
             clock=self._clock,
         )
@@ -328,6 +331,8 @@ class Job:
             next_checkpoint_s=None if self.state.over else self._coordinator.next_in,
             spark_ui=ui_address(self._spark),
             supervisor=self.supervisor,
+            channels=channel_statuses(self._runners.values()),
+            barriers=barrier_statuses(self._runners, self._coordinator),
         )
 
     def _over_as(self) -> str | None:

@@ -147,6 +147,7 @@ class CoordinatorHost:
         tell: Callable[[NodeId, ToAgent], None],
         fail_job: Callable[[str], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        on_end: Callable[[Progress, Mapping[NodeId, StagePart]], None] = lambda progress, parts: None,
         decisions: Decisions | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -156,7 +157,7 @@ class CoordinatorHost:
         self._writer = writer
         self._tell = tell
         self._fail_job = fail_job
-        self._on_progress = on_progress
+        self._on_progress, self._on_end = on_progress, on_end
         self._decisions = decisions or Decisions()
         self._queue: queue.Queue[_Item] = queue.Queue()
         self._gathering: dict[SnapshotId, _Gathering] = {}
@@ -179,6 +180,11 @@ class CoordinatorHost:
     def history(self) -> tuple[Progress, ...]:
         with self._lock:
             return tuple(self._history.values())
+
+    def acknowledged(self, snapshot: SnapshotId) -> frozenset[NodeId]:
+        """The stages whose part is there; of a snapshot that is under way."""
+        gathering = self._gathering.get(snapshot)
+        return frozenset() if gathering is None else frozenset(tuple(gathering.parts))
 
     @property
     def failures_in_a_row(self) -> int:
@@ -435,6 +441,7 @@ class CoordinatorHost:
             self._report(replace(gathering.progress, status=status, duration_ms=duration, reason=reason), gathering)
             self.failed += 1
             _log.warning("snapshot %d failed after %.0f ms: %s", snapshot, duration, reason)
+        self._on_end(gathering.progress, gathering.parts)
 
     def _report(self, progress: Progress, gathering: _Gathering) -> None:
         gathering.progress = progress

@@ -14,8 +14,8 @@ from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
-    "Backlog", "JobStatus", "SinkStatus", "StageStatus", "StateStatus", "SupervisorStatus", "progress_from_json",
-    "progress_json", "status_from_json", "status_json",
+    "Backlog", "BarrierStatus", "ChannelStatus", "JobStatus", "SinkStatus", "StageStatus", "StateStatus",
+    "SupervisorStatus", "progress_from_json", "progress_json", "status_from_json", "status_json",
 ]  # fmt: skip
 
 
@@ -115,6 +115,30 @@ class SupervisorStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """What waits in a channel for one of its readers. `feedback`: it closes a loop."""
+
+    producer: str
+    consumer: str
+    feedback: bool
+    rows_waiting: int
+    commits_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierStatus:
+    """How far a stage is with a snapshot that is under way: `ahead` (the barrier has not come to it), `aligning` (it
+    holds the inputs that have `arrived`), `recording` (its state is recorded, channels are open), `storing` (its part
+    is being made durable), `acknowledged`. `waits_for`: the stages whose barrier it has not got."""
+
+    snapshot: int
+    stage: str
+    phase: str
+    arrived: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     job: str
     state: str
@@ -133,6 +157,8 @@ class JobStatus:
     next_checkpoint_s: float | None = None  # seconds; None if none is scheduled, 0 if one is due or under way
     spark_ui: str = ""  # the address of Spark's own page, if it is on
     supervisor: SupervisorStatus | None = None
+    channels: tuple[ChannelStatus, ...] = field(default=())
+    barriers: tuple[BarrierStatus, ...] = field(default=())
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:

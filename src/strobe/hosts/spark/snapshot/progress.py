@@ -12,16 +12,18 @@ phases are that stage's, and `manifest`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from strobe.hosts.shared.clock import utc_text
+from strobe.hosts.spark.home.history import PastSnapshot, PastStage, SnapshotHistory
+from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.snapshot.messages import StagePart
-from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NodeRecord, Timing
 
-__all__ = ["Progress", "arrived", "completed", "utc_now", "with_figures"]
+__all__ = ["Progress", "arrived", "completed", "noting_in", "past", "utc_now", "with_figures"]
 
 
 def utc_now() -> str:
@@ -108,3 +110,42 @@ def completed(progress: Progress, duration_ms: float) -> Progress:
     return replace(
         progress, status="complete", duration_ms=duration_ms, manifest_ms=round(max(0.0, duration_ms - before), 3)
     )
+
+
+def past(
+    progress: Progress, parts: Mapping[NodeId, StagePart], incarnation: Incarnation, timeline: Timeline
+) -> PastSnapshot:
+    """A snapshot that is complete, or has failed, for the history."""
+    return PastSnapshot(
+        snapshot=progress.snapshot,
+        kind=progress.kind.value,
+        status=progress.status,
+        started=progress.started,
+        ended=utc_now(),
+        incarnation=incarnation,
+        timeline=timeline,
+        duration_ms=round(progress.duration_ms, 3),
+        phases=progress.phases if progress.slowest else {},
+        slowest=progress.slowest,
+        bytes_new=progress.bytes_new,
+        bytes_total=progress.bytes_total,
+        rows_in_flight=progress.rows_in_flight,
+        reason=progress.reason,
+        stages={
+            uid: PastStage(
+                phases=part.record.phases,
+                bytes_new=part.record.bytes_new,
+                bytes_total=part.record.bytes_total,
+                rows_in_flight=sum(flight.rows or 0 for flight in part.in_flight.values()),
+                batch=part.record.batch,
+                state_rows=part.record.state_rows,
+            )
+            for uid, part in parts.items()
+        },
+    )
+
+
+def noting_in(home: JobHome) -> Callable[[Progress, Mapping[NodeId, StagePart]], None]:
+    """Notes what became of each snapshot in the job's history."""
+    history, memory = SnapshotHistory(home.path(home.layout.history), home.check_owner), home.memory
+    return lambda progress, parts: history.note(past(progress, parts, memory.incarnation, memory.timeline))

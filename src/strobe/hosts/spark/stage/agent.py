@@ -25,6 +25,7 @@ from strobe.hosts.spark.stage.life import StageLife
 from strobe.hosts.spark.stage.parts import StageContext
 from strobe.model.errors import Failed
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.protocol.barriers import Barriers
 from strobe.protocol.events import AlignmentTimedOut
 from strobe.store.manifest import NOTHING
 
@@ -152,6 +153,15 @@ class StageAgent:
     def lag(self) -> tuple[int, int]:
         """Rows and commits that wait in the inputs."""
         return (0, 0) if self._life is None else self._life.lag()
+
+    def lag_of(self, producer: NodeId) -> tuple[int, int]:
+        """Rows and commits that wait in one of them."""
+        return (0, 0) if self._life is None else self._life.lag_of(producer)
+
+    @property
+    def machine(self) -> Barriers | None:
+        """To be looked at; None before the coordinator knows the stage."""
+        return None if self._life is None else self._life.machine
 
     def time_out(self, snapshot: SnapshotId) -> None:
         """The alignment of `snapshot` has taken long enough. Too late, or in another life, it means nothing."""

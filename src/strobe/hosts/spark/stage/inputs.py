@@ -79,7 +79,12 @@ class StageInputs:
 
     def lag(self) -> tuple[int, int]:
         """Rows and commits that wait."""
-        waiting = [commit for producer in self._logs for commit in self._ahead(producer) if commit.files]
+        waiting = [self.lag_of(producer) for producer in self._logs]
+        return sum(rows for rows, _ in waiting), sum(commits for _, commits in waiting)
+
+    def lag_of(self, producer: NodeId) -> tuple[int, int]:
+        """Rows and commits that wait in one of the channels."""
+        waiting = [commit for commit in self._ahead(producer) if commit.files]
         return sum(commit.rows for commit in waiting), len(waiting)
 
     def plan(self, machine: Barriers) -> dict[NodeId, int]:

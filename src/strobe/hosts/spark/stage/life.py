@@ -54,6 +54,7 @@ from strobe.hosts.spark.stage.parts import StageContext
 from strobe.hosts.spark.stage.recorder import Recorder
 from strobe.model.errors import Fenced, ProtocolError, StrobeError
 from strobe.model.ids import Incarnation, NodeId
+from strobe.protocol.barriers import Barriers
 from strobe.store.manifest import NOTHING
 
 __all__ = ["StageLife"]
@@ -129,6 +130,15 @@ class StageLife:
     def lag(self) -> tuple[int, int]:
         """Rows and commits that wait in the inputs."""
         return self._recorder.reading.lag()
+
+    def lag_of(self, producer: NodeId) -> tuple[int, int]:
+        """Rows and commits that wait in one of them."""
+        return self._recorder.reading.lag_of(producer)
+
+    @property
+    def machine(self) -> Barriers | None:
+        """To be looked at."""
+        return self._recorder.machine
 
     def is_committed(self) -> bool:
         """Whether Spark has committed the last batch whose function has returned."""

@@ -76,6 +76,11 @@ class Recorder:
     # ── what the coordinator says ───────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def machine(self) -> Barriers | None:
+        """To be looked at, from any thread."""
+        return self._machine
+
+    @property
     def registered(self) -> bool:
         return self._machine is not None
 

@@ -1,11 +1,20 @@
-"""One stage at this moment, as `strobe status` shows it: from Spark's account of its last batch, and from its agent."""
+"""One stage at this moment, as `strobe status` shows it: from Spark's account of its last batch, and from its agent.
+
+Nobody is made to wait for it: a stage's lock is held while a batch is written, so what is read here is read without it,
+and may be a moment old.
+"""
 
 from __future__ import annotations
 
-from strobe.hosts.spark.snapshot.metrics import StageStatus
-from strobe.hosts.spark.stage.runner import StageRunner
+from collections.abc import Iterable, Mapping
 
-__all__ = ["rows_out", "stage_status"]
+from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
+from strobe.hosts.spark.snapshot.metrics import BarrierStatus, ChannelStatus, StageStatus
+from strobe.hosts.spark.stage.runner import StageRunner
+from strobe.model.ids import NodeId, SnapshotId
+from strobe.protocol.barriers import Barriers
+
+__all__ = ["barrier_statuses", "channel_statuses", "rows_out", "stage_status"]
 
 
 def stage_status(runner: StageRunner) -> StageStatus:
@@ -31,3 +40,39 @@ def rows_out(runner: StageRunner) -> int | None:
     if runner.output is not None:
         return runner.rows_out
     return next((sink.rows_taken for sink in runner.spec.sinks if sink.rows_taken is not None), None)
+
+
+def channel_statuses(runners: Iterable[StageRunner]) -> tuple[ChannelStatus, ...]:
+    return tuple(
+        ChannelStatus(producer, runner.spec.uid, producer in runner.spec.feedback, *runner.agent.lag_of(producer))
+        for runner in runners
+        for producer in runner.agent.inputs
+    )
+
+
+def barrier_statuses(runners: Mapping[NodeId, StageRunner], coordinator: CoordinatorHost) -> tuple[BarrierStatus, ...]:
+    """Where the barrier of each snapshot is that is under way."""
+    found = []
+    for progress in coordinator.history:
+        if progress.status != "in progress":
+            continue
+        done = coordinator.acknowledged(progress.snapshot)
+        for uid, runner in runners.items():
+            if uid in done:
+                found.append(BarrierStatus(progress.snapshot, uid, "acknowledged"))
+            else:
+                found.append(_barrier(uid, runner.agent.machine, progress.snapshot))
+    return tuple(found)
+
+
+def _barrier(uid: NodeId, machine: Barriers | None, snapshot: SnapshotId) -> BarrierStatus:
+    if machine is None:
+        return BarrierStatus(snapshot, uid, "ahead")
+    missing = machine.missing(snapshot)
+    if snapshot == machine.aligning:
+        return BarrierStatus(snapshot, uid, "aligning", tuple(sorted(machine.held)), missing)
+    if snapshot in machine.recording:
+        return BarrierStatus(snapshot, uid, "recording", tuple(c for c in machine.inputs if c not in missing), missing)
+    if machine.passed(snapshot):
+        return BarrierStatus(snapshot, uid, "storing", machine.inputs)
+    return BarrierStatus(snapshot, uid, "ahead", (), missing)

@@ -1,0 +1,128 @@
+"""Every snapshot that a job has tried, with what became of it: a file of lines in the job's home.
+
+A manifest goes when its checkpoint is past its retention, and what the driver remembers goes with the driver. This file
+stays. One line per snapshot, written when it is complete or has failed, whichever driver took it. What is shown of it
+is never needed for going on, so nothing waits for the disk: a crash may lose the last lines, or leave half of one,
+which readers pass over. Past `LARGEST` bytes the older half goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from strobe.model.redaction import redact
+
+__all__ = ["LARGEST", "PastSnapshot", "PastStage", "SnapshotHistory", "read_history", "read_past"]
+
+_log = logging.getLogger("strobe.home")
+LARGEST: Final = 16 << 20
+
+
+class PastStage(msgspec.Struct, frozen=True):
+    """One stage's part: how long each phase took, in milliseconds and in their order, and what it came to."""
+
+    phases: dict[str, float] = {}
+    bytes_new: int = 0
+    bytes_total: int = 0
+    rows_in_flight: int = 0
+    batch: int | None = None
+    state_rows: int | None = None
+
+
+class PastSnapshot(msgspec.Struct, frozen=True):
+    """`phases` are those of the `slowest` stage, and the manifest's: they add up to the duration. `stages` has those
+    whose part had come."""
+
+    snapshot: int
+    kind: str
+    status: str
+    started: str
+    ended: str
+    incarnation: int
+    timeline: int
+    duration_ms: float = 0.0
+    phases: dict[str, float] = {}
+    slowest: str = ""
+    bytes_new: int = 0
+    bytes_total: int = 0
+    rows_in_flight: int = 0
+    reason: str = ""
+    stages: dict[str, PastStage] = {}
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(PastSnapshot).decode
+
+
+class SnapshotHistory:
+    """Written by the job's driver, from one thread. `guard` raises if it is no longer that."""
+
+    def __init__(self, path: Path, guard: Callable[[], None] = lambda: None, largest: int = LARGEST) -> None:
+        self._path = path
+        self._guard = guard
+        self._largest = largest
+
+    def note(self, past: PastSnapshot) -> None:
+        line = _encode(msgspec.structs.replace(past, reason=redact(past.reason))) + b"\n"
+        try:
+            self._guard()
+            self._mend()
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(handle, line)
+                size = os.fstat(handle).st_size
+            finally:
+                os.close(handle)
+            if size > self._largest:
+                self._shorten()
+        except OSError as error:
+            _log.warning("snapshot %d could not be noted in %s: %s", past.snapshot, self._path, error)
+
+    def _mend(self) -> None:
+        """A killed driver may have left half a line: the next one must not be glued to it."""
+        try:
+            with self._path.open("rb+") as file:
+                if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
+                    file.write(b"\n")
+        except FileNotFoundError:
+            return
+
+    def _shorten(self) -> None:
+        data = self._path.read_bytes()
+        keep = data[data.index(b"\n", len(data) // 2) + 1 :]
+        shorter = self._path.with_name(f"{self._path.name}.shorter")
+        with os.fdopen(os.open(shorter, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(keep)
+        os.replace(shorter, self._path)
+
+
+def read_history(path: Path) -> list[PastSnapshot]:
+    """Oldest first; empty if there is none. What is not such a line is passed over."""
+    return list(_lines(path))
+
+
+def read_past(path: Path, snapshot: int) -> PastSnapshot | None:
+    """That one, or None if nobody noted it. The last line counts."""
+    found = None
+    for past in _lines(path):
+        if past.snapshot == snapshot:
+            found = past
+    return found
+
+
+def _lines(path: Path) -> Iterator[PastSnapshot]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in data.splitlines():
+        try:
+            yield _decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            continue
