@@ -13,7 +13,7 @@ from strobe.cli.live_view import human_bytes, human_ms, reasons
 from strobe.cli.operator_view import checkpoint_tables
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.commit.ledger import read_ledgers
-from strobe.hosts.spark.home.history import PastSnapshot, read_history
+from strobe.hosts.spark.home.history import PastFigures, read_history
 from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.home.listing import list_jobs
 from strobe.hosts.spark.job.control import call_job
@@ -200,11 +200,11 @@ def cancel_command(job: str, retention: str | None, session: Session) -> None:
         show_doubt(session, job)
 
 
-def _history(session: Session, job: str) -> list[PastSnapshot]:
+def _history(session: Session, job: str) -> list[PastFigures]:
     return read_history(session.home / JobLayout(job).history)
 
 
-def _show_history(session: Session, history: list[PastSnapshot]) -> None:
+def _show_history(session: Session, history: list[PastFigures]) -> None:
     session.say(("all that were tried", "bold"))
     for p in history:
         session.say(

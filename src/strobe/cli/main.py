@@ -53,6 +53,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "sql": Lazy("strobe.cli.sql:sql_command", "Ask a snapshot with SQL: state, rows in flight, sinks."),
     "diff": Lazy("strobe.cli.diff:diff_command", "What two snapshots differ in."),
     "dispose": Lazy("strobe.cli.dispose:dispose_command", "Delete a savepoint or a checkpoint."),
+    "ui": Lazy("strobe.cli.ui:ui_command", "Show all jobs and live systems on a page."),
     "demo": Lazy("strobe.cli.demo:demo_command", "A ledger, killed in mid-checkpoint, resumed and checked."),
     "live": Lazy("strobe.cli.live:live", "Run processes that are snapshotted while they run."),
     "predicate": Lazy("strobe.cli.predicate:predicate", "Ask what could have held in a run."),

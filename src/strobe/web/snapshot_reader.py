@@ -1,0 +1,286 @@
+"""Snapshots of a home: the history of a job, and one snapshot in full, from its manifest if that is kept.
+
+Files that are read again and again (the history, manifests) are read again only when they have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from strobe.hosts.spark.home.history import PastFigures, PastSnapshot, PastStage, read_history, read_past
+from strobe.model.cut import Cut
+from strobe.model.errors import Misuse, StrobeError
+from strobe.model.ids import SnapshotId
+from strobe.store.codec import root_of
+from strobe.store.layout import MANIFEST, JobLayout
+from strobe.store.locate import Located, in_job, locate
+from strobe.store.manifest import Manifest
+from strobe.store.places import checkpoints_of
+from strobe.web.drawing import Link, draw
+from strobe.web.views import (
+    Drawing,
+    LastSnapshot,
+    NodePart,
+    Position,
+    SinkPart,
+    SnapshotPage,
+    SnapshotRow,
+    SnapshotView,
+)
+
+__all__ = ["SnapshotReader", "drawing_of", "links_of"]
+
+_POINTS: Final = 2000  # of a chart
+_LONGEST: Final = 4000  # characters of a value that is shown
+
+
+class SnapshotReader:
+    """Safe to use from several threads."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._histories: dict[str, tuple[tuple[int, int], list[PastFigures]]] = {}
+        self._manifests: dict[tuple[str, int], Manifest] = {}
+
+    # ── the history ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def history(self, job: str) -> list[PastFigures]:
+        """All that were tried, oldest first; and those that are kept although nobody noted them."""
+        path = self._home / JobLayout(job).history
+        try:
+            about = path.stat()
+        except OSError:
+            return [*self._kept_only(job)]
+        stamp = (about.st_mtime_ns, about.st_size)
+        with self._lock:
+            known = self._histories.get(job)
+        if known is None or known[0] != stamp:
+            known = (stamp, read_history(path))
+            with self._lock:
+                self._histories[job] = known
+        noted = {p.snapshot for p in known[1]}
+        missing = [p for p in self._kept_only(job) if p.snapshot not in noted]
+        return sorted([*known[1], *missing], key=lambda p: p.started) if missing else known[1]
+
+    def kept(self, job: str) -> list[int] | None:
+        """None if their store cannot be asked."""
+        try:
+            return list(checkpoints_of(self._home, job).list())
+        except (StrobeError, OSError):
+            return None
+
+    def page(self, job: str, before: int | None, limit: int) -> SnapshotPage:
+        """`before` that snapshot, at most `limit` of them."""
+        past = self.history(job)
+        kept = {*(self.kept(job) or ()), *self._savepoints(job)}
+        older = [p for p in past if before is None or p.snapshot < before]
+        rows = [self._row(p, p.snapshot in kept and p.status == "complete") for p in reversed(older[-limit:])]
+        failed = sum(p.status != "complete" for p in past)
+        return SnapshotPage(job, len(past), failed, rows, _chart(past))
+
+    def last(self, job: str) -> LastSnapshot | None:
+        past = self.history(job)
+        if not past:
+            return None
+        p = past[-1]
+        return LastSnapshot(p.snapshot, p.kind, p.status, p.ended, p.duration_ms)
+
+    def newest(self, job: str) -> Manifest | None:
+        """Of the newest checkpoint that is kept and can be read."""
+        for snapshot in reversed(self.kept(job) or []):
+            try:
+                return self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._home))
+            except (StrobeError, OSError):
+                continue
+        return None
+
+    # ── one snapshot ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def one(self, job: str, snapshot: int) -> SnapshotView:
+        """From its manifest, or else from the history; Misuse if nobody knows it."""
+        past = read_past(self._home / JobLayout(job).history, snapshot)
+        found = self.place(job, snapshot)
+        if found is not None:
+            return self._whole(found, past)
+        if past is None:
+            known = self.kept(job) or []
+            raise Misuse(
+                f"Job {job!r} has no snapshot {snapshot}.",
+                untouched="Nothing was changed.",
+                next=f"Those that are kept: {', '.join(map(str, known)) or 'none'}.",
+            )
+        nodes = [_past_part(uid, part) for uid, part in past.stages.items()]
+        return SnapshotView(job, "spark", past, kept=False, nodes=nodes)
+
+    def place(self, job: str, snapshot: int) -> Located | None:
+        """Where it is kept, as a checkpoint or as a savepoint in the job's home."""
+        if snapshot in (self.kept(job) or ()):
+            return in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._home)
+        path = self._home / JobLayout(job).savepoint(SnapshotId(snapshot))
+        return locate(str(path), self._home) if (path / MANIFEST).is_file() else None
+
+    def _savepoints(self, job: str) -> tuple[int, ...]:
+        above = (self._home / JobLayout(job).savepoint(SnapshotId(1))).parent
+        names = [p.name for p in above.iterdir()] if above.is_dir() else []
+        return tuple(int(n.partition("-")[2]) for n in names if n.startswith("sav-") and n[4:].isdecimal())
+
+    def _load(self, found: Located) -> Manifest:
+        """A manifest never changes; one that was disposed of, and its number with it, does not come again."""
+        key = (found.where, int(found.snapshot))
+        with self._lock:
+            known = self._manifests.get(key)
+        if known is None:
+            known = found.load()
+            with self._lock:
+                while len(self._manifests) > 20:
+                    del self._manifests[next(iter(self._manifests))]
+                self._manifests[key] = known
+        return known
+
+    def _kept_only(self, job: str) -> list[PastSnapshot]:
+        past = []
+        for snapshot in self.kept(job) or []:
+            try:
+                past.append(
+                    _from_manifest(
+                        self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._home))
+                    )
+                )
+            except (StrobeError, OSError) as error:
+                why = error.what if isinstance(error, StrobeError) else str(error)
+                past.append(PastSnapshot(snapshot, "checkpoint", "unreadable", "", "", 0, 0, reason=why))
+        return past
+
+    def _row(self, p: PastFigures, kept: bool) -> SnapshotRow:
+        return SnapshotRow(
+            p.snapshot, p.kind, p.status, p.started, p.ended, p.incarnation, p.timeline, p.duration_ms, p.phases,
+            p.slowest, p.bytes_new, p.bytes_total, p.rows_in_flight, p.reason, kept,
+        )  # fmt: skip
+
+    def _whole(self, found: Located, past: PastSnapshot | None) -> SnapshotView:
+        manifest = self._load(found)
+        states, messages = _live_content(found, manifest) if manifest.host == "live" else ({}, {})
+        return SnapshotView(
+            manifest.job,
+            manifest.host,
+            past or _from_manifest(manifest),
+            kept=True,
+            mode=manifest.mode,
+            root=root_of(manifest),
+            where=found.where,
+            drawing=drawing_of(manifest),
+            nodes=[
+                NodePart(
+                    uid,
+                    node.phases,
+                    node.duration_ms or 0.0,
+                    node.batch,
+                    node.partitions,
+                    node.state_rows,
+                    len(node.files),
+                    node.bytes_new,
+                    node.bytes_total,
+                    node.output,
+                    {str(c): p for c, p in node.inputs.items()},
+                    _text(node.offsets),
+                )
+                for uid, node in manifest.nodes.items()
+            ],
+            positions=[
+                Position(name, consumer, channel.barrier, flight.after, flight.rows)
+                for name, channel in manifest.channels.items()
+                for consumer, flight in channel.in_flight.items()
+            ],
+            sinks=[
+                SinkPart(name, item.handle, _text(item.data))
+                for name, prepared in manifest.sinks.items()
+                for item in prepared
+            ],
+            content=states,
+            in_flight=messages,
+        )
+
+
+def links_of(manifest: Manifest) -> list[Link]:
+    return [Link(c.source, c.target, c.feedback) for c in manifest.graph.channels]
+
+
+def drawing_of(manifest: Manifest) -> Drawing:
+    return draw(manifest.graph.nodes, links_of(manifest))
+
+
+def _from_manifest(manifest: Manifest) -> PastSnapshot:
+    """What the history would have said."""
+    nodes = {str(uid): node for uid, node in manifest.nodes.items()}
+    stages = {
+        uid: PastStage(node.phases, node.bytes_new, node.bytes_total, 0, node.batch, node.state_rows)
+        for uid, node in nodes.items()
+    }
+    took = {uid: node.duration_ms or 0.0 for uid, node in nodes.items()}
+    slowest = max(took, key=lambda uid: took[uid]) if any(took.values()) else ""
+    duration = max(_milliseconds(manifest.started, manifest.completed), took.get(slowest, 0.0))
+    phases = {**nodes[slowest].phases, "manifest": round(duration - took[slowest], 3)} if slowest else {}
+    return PastSnapshot(
+        manifest.snapshot, manifest.kind.value, "complete", manifest.started, manifest.completed, manifest.incarnation,
+        manifest.timeline, duration, phases, slowest, manifest.bytes_new, manifest.bytes_total, manifest.rows_in_flight,
+        stages=stages,
+    )  # fmt: skip
+
+
+def _past_part(uid: str, part: PastStage) -> NodePart:
+    return NodePart(
+        uid, part.phases, sum(part.phases.values()), part.batch, None, part.state_rows, None, part.bytes_new,
+        part.bytes_total,
+    )  # fmt: skip
+
+
+def _live_content(found: Located, manifest: Manifest) -> tuple[dict[str, str], dict[str, str]]:
+    from strobe.hosts.live.snapshot.snapshots import load, to_cut  # only snapshots of live processes need it
+
+    cut: Cut = to_cut(load(found.store, found.snapshot, manifest.graph), manifest.graph)
+    return (
+        {node: _text(state) for node, state in cut.states.items()},
+        {c: _text([m.payload for m in content]) for c, content in cut.channels.items() if content},
+    )
+
+
+def _text(value: Any) -> str:
+    """A value for people to read, as JSON."""
+    if value is None:
+        return ""
+    text = json.dumps(value, ensure_ascii=False, indent=1 if isinstance(value, dict) else None, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _chart(past: list[PastFigures]) -> dict[str, list[float]]:
+    """Duration and sizes over time. Of a long history the slowest of each stretch: a peak must not vanish."""
+    whole = [p for p in past if p.started]
+    step = max(1, -(-len(whole) // _POINTS))
+    chosen = [
+        max(whole[i : i + step], key=lambda p: (p.status != "complete", p.duration_ms))
+        for i in range(0, len(whole), step)
+    ]
+    return {
+        "time": [_seconds(p.started) for p in chosen],
+        "snapshot": [float(p.snapshot) for p in chosen],
+        "duration_ms": [p.duration_ms for p in chosen],
+        "bytes_new": [float(p.bytes_new) for p in chosen],
+        "bytes_total": [float(p.bytes_total) for p in chosen],
+        "failed": [float(p.status != "complete") for p in chosen],
+    }
+
+
+def _seconds(time: str) -> float:
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _milliseconds(started: str, completed: str) -> float:
+    return max(0.0, (_seconds(completed) - _seconds(started)) * 1000)
