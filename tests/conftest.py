@@ -12,6 +12,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +20,9 @@ from hypothesis import HealthCheck, settings
 from strobe.hosts.spark.jvm.java import find_java
 from strobe.model.errors import Failed
 from tests.services import SHORT_LIVED, Server, variable
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # No deadline and no complaint about slowness: how fast the machine is must never decide whether a test passes.
 settings.register_profile("dev", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -87,6 +91,18 @@ def _address(name: str) -> str:
 def kafka() -> str:
     """Bootstrap servers of the broker that all tests share: use topics with names of your own."""
     return _address("kafka")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A real one, for the whole run: the Chromium that is on the machine."""
+    from tests.web.browser import chromium, start_browser
+
+    path = chromium()
+    if path is None:
+        missing(f"no Chromium: install it (Debian: apt-get install chromium), or name it in {variable('chromium')}")
+    with start_browser(str(path)) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from strobe.web.home_reader import check_home
 from strobe.web.operations import Desk
 from strobe.web.security import Access
 
-__all__ = ["DEFAULT_PORT", "Options", "Served", "bind", "serve"]
+__all__ = ["DEFAULT_PORT", "Options", "Served", "bind", "serve", "server_of"]
 
 DEFAULT_PORT: Final = 8670
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -95,6 +95,12 @@ def bind(options: Options) -> Served:
 
 def serve(served: Served, ready: Callable[[], None] = lambda: None) -> None:
     """Until SIGINT or SIGTERM. `ready` is called once pages are answered."""
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
+        server_of(served, ready).run(sockets=[served.socket])
+
+
+def server_of(served: Served, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """Ends when its `should_exit` is set, too."""
     desk = Desk(served.home, read_only=served.read_only)
     config = uvicorn.Config(
         application(desk, served.access),
@@ -106,9 +112,7 @@ def serve(served: Served, ready: Callable[[], None] = lambda: None) -> None:
         ws="none",
         limit_concurrency=256,
     )
-    server = _Server(config, ready)
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        server.run(sockets=[served.socket])
+    return _Server(config, ready)
 
 
 class _Server(uvicorn.Server):

@@ -85,8 +85,9 @@ function Barrier({ seen, way, snapshot, now }) {
   if (current) {
     head = html`<b>${current.kind} ${snapshot}</b> is under way: the barrier is through ${way.done} of ${plural(total, "stage")}`;
     const waits = way.waits.map((b) => `${b.stage} waits for ${b.waits_for.join(", ")}`);
+    const batch = Object.values(way.of).filter((b) => b.phase === "ahead" && !b.waits_for.length).map((b) => b.stage);
     const storing = Object.values(way.of).filter((b) => b.phase === "storing").map((b) => b.stage);
-    more = [...waits, storing.length ? `${storing.join(", ")}: being made durable` : ""].filter(Boolean).join(" · ") || "every stage has recorded";
+    more = [...waits, batch.length ? `${batch.join(", ")}: at the end of its batch` : "", storing.length ? `${storing.join(", ")}: being made durable` : ""].filter(Boolean).join(" · ") || "every stage has recorded";
   } else if (last) {
     head = html`No snapshot is under way. Last: <a href=${`#/job/${part(seen.job.name)}/snapshots/${last.snapshot}`}>${last.kind} ${last.snapshot}</a>`;
     more = `${last.status}, ${since(last.ended, now)} ago, took ${ms(last.duration_ms)}`;

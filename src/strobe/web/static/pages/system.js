@@ -30,7 +30,7 @@ export function System({ name, session }) {
     <nav class="tabs" aria-label="Views of the system"><a href=${`#/system/${part(name)}`} aria-current="page">Nodes</a>
       ${seen.journal && html`<a href=${`#/system/${part(name)}/diagram`}>Space–time diagram</a>`}</nav>
     <${Trouble} error=${seen.job.trouble || seen.job.error} /><${Trouble} error=${r.reason && r.failed ? `The last snapshot that failed: ${r.reason}` : ""} />
-    <div class=${`barrier ${(r.pending || []).length ? "on" : ""}`} role="status"><span class="bar" aria-hidden="true"><i></i></span>
+    <div class=${`barrier ${(r.pending || []).length ? "on" : ""}`} role="status"><span class="bar" aria-hidden="true"><i style=${{ width: (r.pending || []).length ? "50%" : "0" }}></i></span>
       <span>${(r.pending || []).length ? html`<b>snapshot ${r.pending.join(", ")}</b> is under way: markers travel` : "No snapshot is under way."}</span>
       <span class="quiet grow">${seen.job.last ? `last: ${seen.job.last.snapshot}, ${since(seen.job.last.ended, now)} ago` : ""}</span></div>
     ${seen.drawing.boxes.length > 0 && html`<section class="card" aria-label="The graph"><${Graph} drawing=${seen.drawing} boxes=${boxes} wires=${wires} chosen=${chosen}
