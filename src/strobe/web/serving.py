@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import uvicorn
 
@@ -54,7 +54,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        return f"{self.address}/?token={self.access.token}"
+        return f"{self.address}/?token={quote(self.access.token)}"
 
 
 def bind(options: Options) -> Served:
