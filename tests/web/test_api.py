@@ -387,3 +387,23 @@ def test_a_graph_of_sixty_stages_is_one_answer(home: Path) -> None:
     with Served(home) as page:
         job = msgspec.convert(page.get("/jobs/wide"), JobView)
     assert len(job.stages) == len(job.drawing.boxes) == 60
+
+
+def test_a_snapshot_can_be_asked_with_sql(page: Served) -> None:
+    at = "/jobs/ledger/snapshots/3/sql"
+    found = page.post(at, {"query": "select stage, batch from meta.stages order by stage;"})
+    assert found == {
+        "columns": ["stage", "batch"], "rows": [[uid, "30"] for uid in sorted(LEDGER)], "more": False,
+    }  # fmt: skip
+    assert "meta.stages" in {row[0] for row in page.post(at, {"query": ".tables"})["rows"]}
+    assert page.post(at, {"query": "select * from range(600)"})["more"] is True
+
+
+@pytest.mark.parametrize("query", [
+    "", "from nowhere", "select * from read_csv('/etc/passwd')", "--json", ".help", "delete from meta.stages",
+    "from meta.stages) limit 1; copy (select 1) to '/tmp/x'; from (from meta.stages",
+])  # fmt: skip
+def test_a_query_that_cannot_be_answered_is_refused_in_words(page: Served, query: str) -> None:
+    status, said = page.refused("/jobs/ledger/snapshots/3/sql", "POST", {"query": query})
+    assert status in (409, 500)
+    assert said["error"]

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -22,11 +23,15 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import check_uid
 from strobe.store.holding import is_held
 from strobe.web.snapshot_reader import SnapshotReader
-from strobe.web.views import Answer, Plan, Restorable
+from strobe.web.views import Answer, Plan, Restorable, Rows
 
 __all__ = ["Commands"]
 
 _PATIENCE: Final = 300.0  # seconds for a command; a dry run starts Spark
+_QUERY: Final = 30.0  # seconds for a query
+_MOST_ROWS: Final = 500
+_LONGEST: Final = 1000  # characters of a cell
+_TABLES: Final = ".tables"
 _FRESH: Final = 5.0  # seconds for which a look at all checkpoints counts
 
 
@@ -94,6 +99,18 @@ class Commands:
             )
         return Plan(command, self._strobe(*words, "--dry-run", may_fail=True))
 
+    def sql(self, job: str, snapshot: int, query: str) -> Rows:
+        """A query over the state and the rows in flight of a snapshot. DuckDB sees nothing but the snapshot."""
+        name, asked = self._name(job, snapshot), query.strip().rstrip(";")
+        if not asked:
+            raise Misuse("There is no query.", untouched="Nothing was asked.", next="Such as: from meta.stages")
+        wrapped = asked if asked == _TABLES else f"from (\n{asked}\n) limit {_MOST_ROWS + 1}"
+        found = self._run("sql", ["--timeout", f"{_QUERY:.0f}"], [name, wrapped])[0]
+        rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+        columns = list(rows[0]) if rows else []
+        cells = [[_cell(row.get(c)) for c in columns] for row in rows[:_MOST_ROWS]]
+        return Rows(columns, cells, more=len(rows) > _MOST_ROWS)
+
     def _name(self, job: str, snapshot: int) -> str:
         found = self._snapshots.place(job, snapshot)
         if found is None:
@@ -111,27 +128,39 @@ class Commands:
             )
 
     def _strobe(self, *words: str, may_fail: bool = False) -> dict[str, Any]:
-        """`strobe WORDS --json`; its error, if it ends with one."""
-        line = [sys.executable, "-m", "strobe.cli.main", *words, "--json", "--home", str(self._home)]
+        """`strobe WORDS --json`, whose answer is an object."""
+        answer, code = self._run(words[0], [], words[1:])
+        if not isinstance(answer, dict) or (code != 0 and not may_fail):
+            raise Failed(f"`strobe {words[0]}` ended with {code}.", next="Try it in a terminal.")
+        return answer
+
+    def _run(self, command: str, options: Sequence[str], arguments: Sequence[str]) -> tuple[Any, int]:
+        """What it answered, and its exit code; its error, if it ends with one."""
+        ours = ["--json", "--home", str(self._home)]
+        line = [sys.executable, "-m", "strobe.cli.main", command, *ours, *options]
+        # What a person typed is an argument, whatever it begins with.
+        line += ["--", *arguments] if command == "sql" else arguments
         try:
             done = subprocess.run(
                 line, capture_output=True, text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL, check=False
             )
         except subprocess.TimeoutExpired:
             raise Failed(
-                f"`strobe {words[0]}` has not ended within {_PATIENCE:.0f} s.", next="Try it in a terminal."
+                f"`strobe {command}` has not ended within {_PATIENCE:.0f} s.", next="Try it in a terminal."
             ) from None
         try:
             answer = json.loads(done.stdout)
         except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
             last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
-            raise Failed(f"`strobe {words[0]}` failed: {last[0][:500]}", next="Try it in a terminal.")
-        error = answer.get("error")
+            raise Failed(f"`strobe {command}` failed: {last[0][:500]}", next="Try it in a terminal.") from None
+        error = answer.get("error") if isinstance(answer, dict) else None
         if isinstance(error, dict):
             kind = Misuse if error.get("exit_code") == Misuse.exit_code else Failed
             raise kind(str(error.get("what")), untouched=str(error.get("untouched")), next=str(error.get("next")))
-        if done.returncode != 0 and not may_fail:
-            raise Failed(f"`strobe {words[0]}` ended with {done.returncode}.", next="Try it in a terminal.")
-        return answer
+        return answer, done.returncode
+
+
+def _cell(value: Any) -> str:
+    """A value for people to read."""
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

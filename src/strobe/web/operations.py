@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from strobe.web.views import (
     JobView,
     Plan,
     Restorable,
+    Rows,
     Session,
     SnapshotPage,
     SnapshotView,
@@ -69,6 +71,12 @@ class PlanOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fork: str = ""
 
 
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`query` in DuckDB's SQL, as `strobe sql` takes it; `.tables` lists what can be asked."""
+
+    query: str
+
+
 class KillOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
 
@@ -92,7 +100,7 @@ class Desk:
         self.commands = Commands(home, self.snapshots)
 
     def session(self) -> Session:
-        return Session(__version__, str(self.home), self.read_only, sql=False)
+        return Session(__version__, str(self.home), self.read_only, sql=find_spec("duckdb") is not None)
 
     def known(self, name: str) -> str:
         try:
@@ -173,6 +181,10 @@ OPERATIONS: Final = (
     Operation(
         "dispose", "POST", f"{_ONE}/dispose", "delete a savepoint, or a checkpoint of a job that does not run", Answer,
         lambda d, a, n, b: d.commands.dispose(d.known(a["job"]), a["snapshot"]),
+    ),
+    Operation(
+        "sql", "POST", f"{_ONE}/sql", "ask its state and its rows in flight with SQL", Rows,
+        lambda d, a, n, b: d.commands.sql(d.known(a["job"]), a["snapshot"], b.query), Query,
     ),
     Operation("checkpoint", "POST", f"{_JOB}/checkpoint", "take a checkpoint now", Answer, _order("checkpoint")),
     Operation(

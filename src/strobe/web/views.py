@@ -14,7 +14,7 @@ from strobe.hosts.spark.home.history import PastSnapshot
 
 __all__ = [
     "Answer", "BarrierView", "Box", "ChannelView", "Drawing", "JobRow", "JobView", "LastSnapshot", "NodePart", "Plan",
-    "Position", "Refusal", "Restorable", "Session", "SinkPart", "SnapshotPage", "SnapshotRow", "SnapshotView",
+    "Position", "Refusal", "Restorable", "Rows", "Session", "SinkPart", "SnapshotPage", "SnapshotRow", "SnapshotView",
     "StageView", "SystemView", "Wire",
 ]  # fmt: skip
 
@@ -243,6 +243,14 @@ class Plan(msgspec.Struct, frozen=True):
 
     command: str
     plan: dict[str, Any]
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """What a query found, as text; `more`: only the first are here."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    more: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):

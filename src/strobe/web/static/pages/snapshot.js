@@ -3,6 +3,7 @@ import { html, useState } from "../vendor/htm-preact.js";
 import { part, post, useAnswer } from "../api.js";
 import { Copy, Crumbs, Loading, State, Trouble } from "../parts/bits.js";
 import { Order } from "../parts/dialog.js";
+import { Sql } from "../parts/sql.js";
 import { PhaseKeys, Waterfall } from "../parts/waterfall.js";
 import { bytes, clock, count, ms } from "../words.js";
 
@@ -36,6 +37,7 @@ export function Snapshot({ job, id, session }) {
       <tbody>${s.sinks.map((k) => html`<tr><th scope="row" data-label="sink">${k.sink}</th><td data-label="transaction">${k.handle}</td><td data-label="position"><pre>${k.data}</pre></td></tr>`)}</tbody></table></section>`}
     ${Object.keys(s.content).length > 0 && html`<section class="card"><h2>States</h2>${Object.entries(s.content).map(([n, v]) => html`<div class="held"><h3>${n}</h3><pre>${v}</pre></div>`)}
       <h2>In flight</h2>${Object.keys(s.in_flight).length ? Object.entries(s.in_flight).map(([n, v]) => html`<div class="held"><h3>${n}</h3><pre>${v}</pre></div>`) : html`<p class="quiet">nothing</p>`}</section>`}
+    ${s.kept && !live && session.sql && !session.read_only && html`<${Sql} at=${at} />`}
     ${s.kept && html`<section class="card"><h2>Proof</h2><dl class="facts"><dt>root</dt><dd><code>${s.root}</code> <${Copy} text=${s.root} /></dd><dt>at</dt><dd><code>${s.where}</code> <${Copy} text=${s.where} /></dd></dl></section>`}
     ${order && html`<${Order} order=${order} onClose=${() => give(null)} />`}`;
 }
