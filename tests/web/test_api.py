@@ -407,3 +407,25 @@ def test_a_query_that_cannot_be_answered_is_refused_in_words(page: Served, query
     status, said = page.refused("/jobs/ledger/snapshots/3/sql", "POST", {"query": query})
     assert status in (409, 500)
     assert said["error"]
+
+
+def test_the_metrics_of_all_jobs_are_one_scrape(home: Path) -> None:
+    end = threading.Event()
+    try:
+        with (
+            running(home, "ledger", lambda b: a_status("ledger")),
+            running(home, "stuck", lambda b: end.wait(60)),
+            Served(home) as page,
+        ):
+            status, headers, body = page.ask("GET", "/metrics", headers=page._bearer)
+            end.set()
+    finally:
+        end.set()
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain")
+    lines = body.decode().splitlines()
+    assert 'strobe_up{kind="spark",name="ledger"} 1.0' in lines
+    assert 'strobe_up{kind="spark",name="stuck"} 0.0' in lines
+    assert any(line.startswith("strobe_") and 'stage="balances"' in line for line in lines)
+    with Served(home) as page:
+        assert page.ask("GET", "/metrics")[0] == 401

@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.extras import missing_extra
 from strobe.model.redaction import redact
 from strobe.web.description import openapi
 from strobe.web.events import Events
@@ -62,6 +63,15 @@ def application(desk: Desk, access: Access) -> Secured:
             return _refused(404 if isinstance(error, NotThere) else 409, error)
         return Response(svg, media_type="image/svg+xml", headers=_NO_STORE)
 
+    async def metrics(request: Request) -> Response:
+        try:
+            from strobe.web.scraping import scrape  # what it is written with is an extra
+        except ModuleNotFoundError as error:
+            return _refused(404, missing_extra(error) or Failed(str(error)))
+        work = functools.partial(scrape, desk.jobs, request.headers.get("accept", ""))
+        body, content_type = await asyncio.get_running_loop().run_in_executor(threads, work)
+        return Response(body, headers={**_NO_STORE, "Content-Type": content_type})
+
     async def page(request: Request) -> Response:
         return Response(
             (STATIC / "index.html").read_bytes(), media_type="text/html", headers={"Cache-Control": "no-cache"}
@@ -72,6 +82,7 @@ def application(desk: Desk, access: Access) -> Secured:
 
     routes = [
         Route("/", page),
+        Route("/metrics", metrics),
         *(Route(f"/api/v1{o.path}", _endpoint(o, desk, threads), methods=[o.method]) for o in OPERATIONS),
         Route("/api/v1/openapi.json", described),
         Route("/api/v1/events", watch),
