@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 
 import pytest
 
 from strobe.web.application import STATIC
+from strobe.web.operations import OPERATIONS
 
 OWN = sorted(p for p in STATIC.rglob("*") if p.suffix in (".js", ".css", ".html", ".svg") and "vendor" not in p.parts)
 VENDOR = STATIC / "vendor"
@@ -37,3 +39,10 @@ def test_every_module_that_is_imported_is_there() -> None:
     for path in OWN:
         for target in re.findall(r"from \"(\.[^\"]+)\"", path.read_text()):
             assert (path.parent / target).resolve().is_file(), (path, target)
+
+
+def test_the_reference_lists_every_operation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "page.md").read_text()
+    rows = set(re.findall(r"^\| `(GET|POST)` \| `(/[^`?]*)[^`]*` \|", page, re.MULTILINE))
+    own = {(o.method, o.path.replace(":int", "")) for o in OPERATIONS}
+    assert rows == own | {("GET", "/events"), ("GET", "/systems/{job}/diagram.svg")}

@@ -104,7 +104,7 @@ def server_of(served: Served, ready: Callable[[], None] = lambda: None) -> uvico
     desk = Desk(served.home, read_only=served.read_only)
     config = uvicorn.Config(
         application(desk, served.access),
-        log_level="warning",
+        log_level="critical",
         access_log=False,
         lifespan="off",
         server_header=False,
