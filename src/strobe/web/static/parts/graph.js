@@ -1,5 +1,5 @@
 // A graph, as the server has laid it out. Boxes are buttons; channels say what waits in them; barriers travel.
-import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { Component, html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { MOODS } from "./bits.js";
 import { clip, short } from "../words.js";
 
@@ -7,6 +7,9 @@ const LEAST = 0.62; // smaller than this nobody can read
 
 export function Graph({ drawing, boxes, wires, chosen, choose, label }) {
   const frame = useRef(null);
+  const latest = useRef(choose);
+  latest.current = choose;
+  const [pick] = useState(() => (node) => latest.current(node));
   const [room, measure] = useState(0);
   const [zoom, setZoom] = useState(0); // 0: as it fits
   useEffect(() => {
@@ -28,13 +31,22 @@ export function Graph({ drawing, boxes, wires, chosen, choose, label }) {
     <div class="frame" ref=${frame} tabindex="0" role="group" aria-label=${label}>
       <svg width=${drawing.width * scale} height=${drawing.height * scale} viewBox=${`0 0 ${drawing.width} ${drawing.height}`}>
         <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="11" markerHeight="11" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0.8L7 4L0 7.2Z" class="tip" /></marker></defs>
-        ${drawing.wires.map((w) => html`<${WireLine} key=${`${w.source}>${w.target}`} wire=${w} about=${wires[`${w.source}>${w.target}`] || {}} />`)}
-        ${drawing.wires.map((w) => html`<${Load} key=${`load ${w.source}>${w.target}`} wire=${w} about=${wires[`${w.source}>${w.target}`] || {}} />`)}
-        ${drawing.boxes.map((b) => html`<${BoxMark} key=${b.node} box=${b} width=${drawing.box_width} height=${drawing.box_height}
-          about=${boxes[b.node] || {}} chosen=${chosen === b.node} choose=${choose} />`)}
+        ${drawing.wires.map((w) => html`<${Still} of=${WireLine} key=${`${w.source}>${w.target}`} wire=${w} about=${wires[`${w.source}>${w.target}`] || {}} />`)}
+        ${drawing.wires.map((w) => html`<${Still} of=${Load} key=${`load ${w.source}>${w.target}`} wire=${w} about=${wires[`${w.source}>${w.target}`] || {}} />`)}
+        ${drawing.boxes.map((b) => html`<${Still} of=${BoxMark} key=${b.node} box=${b} width=${drawing.box_width} height=${drawing.box_height}
+          about=${boxes[b.node] || {}} chosen=${chosen === b.node} choose=${pick} />`)}
       </svg>
     </div>
   </div>`;
+}
+
+// Drawn again only when what it shows has changed: of sixty stages most have not.
+class Still extends Component {
+  shouldComponentUpdate(next) {
+    const about = ({ about: a, chosen, wire, box }) => JSON.stringify([a, chosen, wire, box]);
+    return about(next) !== about(this.props);
+  }
+  render({ of: Part, ...props }) { return html`<${Part} ...${props} />`; }
 }
 
 function WireLine({ wire, about }) {
