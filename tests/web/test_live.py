@@ -41,6 +41,8 @@ def test_a_live_system_on_the_page(browser: Browser, tmp_path: Path) -> None:
             dialog.get_by_role("button", name="Close").last.click()
             page.get_by_role("link", name="Space–time diagram").click()
             expect(page.locator(".diagram svg")).to_be_visible(timeout=PATIENCE)
+            page.locator('.diagram path[stroke-opacity="0.5"]').first.dispatch_event("pointerover", {"bubbles": True})
+            expect(page.locator(".diagram .front").first).to_be_attached()
             page.screenshot(path=tmp_path / "diagram.png")
             page.go_back()
             page.locator("tbody th a").first.click()

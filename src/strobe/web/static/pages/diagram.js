@@ -3,6 +3,18 @@ import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { part } from "../api.js";
 import { Crumbs, Loading, Trouble } from "../parts/bits.js";
 
+// Each snapshot has a colour of its own. What is of the one that is pointed at comes to the front, the others fade.
+function front(box, target) {
+  const cuts = new Set([...box.querySelectorAll('path[stroke-opacity="0.5"]')].map((e) => e.getAttribute("stroke")));
+  const of = (e) => [e.getAttribute("stroke"), e.getAttribute("fill")].find((c) => cuts.has(c));
+  const chosen = target && target.getAttribute ? of(target) : undefined;
+  for (const e of box.querySelectorAll("svg *")) {
+    const own = of(e);
+    e.classList.toggle("front", chosen !== undefined && own === chosen);
+    e.classList.toggle("faint", chosen !== undefined && own !== undefined && own !== chosen);
+  }
+}
+
 export function Diagram({ name }) {
   const [events, setEvents] = useState(120);
   const [scale, setScale] = useState(1);
@@ -38,5 +50,6 @@ export function Diagram({ name }) {
         <label class="field inline">events <select value=${events} onChange=${(e) => setEvents(Number(e.target.value))}>${[60, 120, 240, 600].map((n) => html`<option value=${n}>${n}</option>`)}</select></label>
       </div></div>
     ${state.refused ? html`<${Trouble} ...${state.refused} />` : !state.svg ? html`<${Loading} what="the journal" />`
-      : html`<section class="card"><div class="diagram" ref=${box} tabindex="0" role="group" aria-label="Space–time diagram; Ctrl and the wheel zoom" onWheel=${turn}></div></section>`}`;
+      : html`<section class="card"><div class="diagram" ref=${box} tabindex="0" role="group" aria-label="Space–time diagram; Ctrl and the wheel zoom" onWheel=${turn}
+        onPointerOver=${(e) => front(box.current, e.target)} onPointerLeave=${() => front(box.current, null)}></div></section>`}`;
 }
