@@ -58,7 +58,9 @@ class Commands:
     # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def dispose(self, job: str, snapshot: int) -> Answer:
-        return Answer(self._strobe("dispose", self._name(job, snapshot)))
+        done = Answer(self._strobe("dispose", self._name(job, snapshot)))
+        self._snapshots.forget(job)
+        return done
 
     def verify(self, job: str, snapshot: int) -> Answer:
         """Every byte, and the cut. What it finds is an answer, not a failure."""

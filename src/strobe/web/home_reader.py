@@ -75,7 +75,7 @@ class HomeReader:
         runtime = self._runtime(name)
         kind = str(runtime.get("kind", "spark"))
         try:
-            summary = summarise(self.home, name)
+            summary = summarise(self.home, name, self._snapshots.kept)
         except (StrobeError, OSError) as error:
             return JobRow(name, kind, "unknown", False, error=str(error)), Asked(None)
         asked = Asked(None)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from collections.abc import Set
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,7 @@ from strobe.model.cut import Cut
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.codec import root_of
+from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import MANIFEST, JobLayout
 from strobe.store.locate import Located, in_job, locate
 from strobe.store.manifest import Manifest
@@ -34,6 +37,8 @@ from strobe.web.views import (
 
 __all__ = ["SnapshotReader", "drawing_of", "links_of"]
 
+_FRESH: Final = 0.3  # seconds for which a list of what is kept counts
+_FRESH_IN_BUCKET: Final = 10.0
 _POINTS: Final = 2000  # of a chart
 _LONGEST: Final = 4000  # characters of a value that is shown
 
@@ -46,6 +51,7 @@ class SnapshotReader:
         self._lock = threading.Lock()
         self._histories: dict[str, tuple[tuple[int, int], list[PastFigures]]] = {}
         self._manifests: dict[tuple[str, int], Manifest] = {}
+        self._kept: dict[str, tuple[float, list[int] | None]] = {}
 
     # ── the history ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -63,16 +69,30 @@ class SnapshotReader:
             known = (stamp, read_history(path))
             with self._lock:
                 self._histories[job] = known
-        noted = {p.snapshot for p in known[1]}
-        missing = [p for p in self._kept_only(job) if p.snapshot not in noted]
+        missing = self._kept_only(job, {p.snapshot for p in known[1]})
         return sorted([*known[1], *missing], key=lambda p: p.started) if missing else known[1]
 
     def kept(self, job: str) -> list[int] | None:
-        """None if their store cannot be asked."""
+        """None if their store cannot be asked. Those in a bucket are listed now and then only."""
+        now = time.monotonic()
+        with self._lock:
+            until, known = self._kept.get(job, (0.0, None))
+        if now < until:
+            return known
         try:
-            return list(checkpoints_of(self._home, job).list())
+            store = checkpoints_of(self._home, job)
+            found: list[int] | None = list(store.list())
+            fresh = _FRESH if isinstance(store.objects, FilesystemStore) else _FRESH_IN_BUCKET
         except (StrobeError, OSError):
-            return None
+            found, fresh = None, _FRESH_IN_BUCKET
+        with self._lock:
+            self._kept[job] = (time.monotonic() + fresh, found)
+        return found
+
+    def forget(self, job: str) -> None:
+        """What is kept has changed."""
+        with self._lock:
+            self._kept.pop(job, None)
 
     def page(self, job: str, before: int | None, limit: int) -> SnapshotPage:
         """`before` that snapshot, at most `limit` of them."""
@@ -142,9 +162,12 @@ class SnapshotReader:
                 self._manifests[key] = known
         return known
 
-    def _kept_only(self, job: str) -> list[PastSnapshot]:
+    def _kept_only(self, job: str, noted: Set[int] = frozenset()) -> list[PastSnapshot]:
+        """Those that are kept although nobody noted them."""
         past = []
         for snapshot in self.kept(job) or []:
+            if snapshot in noted:
+                continue
             try:
                 past.append(
                     _from_manifest(

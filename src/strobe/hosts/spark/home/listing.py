@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def list_jobs(home: Path) -> tuple[JobSummary, ...]:
     return tuple(summarise(home, job) for job in jobs_in(home))
 
 
-def summarise(home: Path, job: str) -> JobSummary:
+def summarise(home: Path, job: str, checkpoints: Callable[[str], Sequence[int] | None] | None = None) -> JobSummary:
+    """`checkpoints`: how to get those of a job, for whoever looks often and keeps what it has seen."""
     try:
         runtime = read_runtime(home, job) or {}
     except StrobeError as error:
@@ -59,8 +61,12 @@ def summarise(home: Path, job: str) -> JobSummary:
         started=str(runtime.get("started", "")),
         error=str(runtime.get("error", "")),
         incarnation=runtime.get("incarnation"),
-        checkpoints=_checkpoints(home, job),
+        checkpoints=_checkpoints(home, job) if checkpoints is None else _as_tuple(checkpoints(job)),
     )
+
+
+def _as_tuple(found: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if found is None else tuple(found)
 
 
 def _checkpoints(home: Path, job: str) -> tuple[int, ...] | None:
