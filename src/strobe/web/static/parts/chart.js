@@ -1,7 +1,7 @@
 // A chart over time, in the colours of the page.
-import uPlot from "../vendor/uplot.js";
 import { html, useEffect, useRef } from "../vendor/htm-preact.js";
 
+const uPlot = globalThis.uPlot; // a plain script, loaded before the modules
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function hour(time, range) {
