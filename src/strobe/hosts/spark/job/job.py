@@ -46,13 +46,11 @@ from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, utc_now
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
 from strobe.hosts.spark.snapshot.messages import ToAgent
 from strobe.hosts.spark.snapshot.metrics import JobStatus, SupervisorStatus
-from strobe.hosts.spark.snapshot.progress import noting_in
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.uploads import PartUploads
 from strobe.hosts.spark.stage.agent import StageAgent, StageContext
 from strobe.hosts.spark.stage.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
-from strobe.hosts.spark.stage.status import barrier_statuses, channel_statuses
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
@@ -192,7 +190,6 @@ class Job:
             on_progress=self.observer.progressed,
             tell=self._tell,
             fail_job=self._fail,
-            on_end=noting_in(home),
             decisions=self._commits,
             clock=self._clock,
         )
@@ -312,7 +309,6 @@ class Job:
         return self._runners
 
     def status(self) -> JobStatus:
-        history = self._coordinator.history
         return JobStatus(
             job=self.name,
             state=self.state.shown(ended=self._over.is_set()),
@@ -325,14 +321,14 @@ class Job:
             completed=self._coordinator.completed,
             failed=self._coordinator.failed,
             failures_in_a_row=self._coordinator.failures_in_a_row,
-            checkpoints=history,
+            checkpoints=self._coordinator.history,
             error=self.error,
             sinks=self.observer.sinks(self._commits.status()),
             next_checkpoint_s=None if self.state.over else self._coordinator.next_in,
             spark_ui=ui_address(self._spark),
             supervisor=self.supervisor,
-            channels=channel_statuses(self._runners.values()),
-            barriers=barrier_statuses(self._runners, self._coordinator),
+            channels=self.observer.channels(),
+            barriers=self.observer.barriers(self._coordinator),
         )
 
     def _over_as(self) -> str | None:

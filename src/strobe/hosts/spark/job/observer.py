@@ -20,14 +20,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Sink
-from strobe.hosts.spark.snapshot.coordinator import SnapshotWriter
+from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
 from strobe.hosts.spark.snapshot.messages import StagePart
-from strobe.hosts.spark.snapshot.metrics import Backlog, SinkStatus, StageStatus
+from strobe.hosts.spark.snapshot.metrics import Backlog, BarrierStatus, ChannelStatus, SinkStatus, StageStatus
 from strobe.hosts.spark.snapshot.progress import Progress
+from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.hosts.spark.stage.backlog import FileBacklog, directories_of, offsets_behind
 from strobe.hosts.spark.stage.meter import BatchReport, Rate, StageMeter
 from strobe.hosts.spark.stage.runner import StageRunner
-from strobe.hosts.spark.stage.status import rows_out, stage_status
+from strobe.hosts.spark.stage.status import barrier_statuses, channel_statuses, rows_out, stage_status
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NodeRecord
@@ -147,6 +148,12 @@ class JobObserver:
                     )
         return (*found, *known.values())
 
+    def channels(self) -> tuple[ChannelStatus, ...]:
+        return channel_statuses(stage.runner for stage in self._stages.values())
+
+    def barriers(self, coordinator: CoordinatorHost) -> tuple[BarrierStatus, ...]:
+        return barrier_statuses({uid: stage.runner for uid, stage in self._stages.items()}, coordinator)
+
     # ── what it is told ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def progressed(self, progress: Progress) -> None:
@@ -245,6 +252,9 @@ class _NotingWriter(SnapshotWriter):
     def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         self._parts[progress.snapshot] = {uid: part.record for uid, part in parts.items()}
         self._writer.write(progress, parts)
+
+    def ended(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+        self._writer.ended(progress, parts)
 
     def aborted(self, snapshot: SnapshotId) -> None:
         self._writer.aborted(snapshot)

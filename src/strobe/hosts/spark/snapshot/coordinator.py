@@ -31,6 +31,7 @@ from strobe.hosts.spark.snapshot.messages import (
     TrimChannel,
 )
 from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, utc_now, with_figures
+from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordinator import Coordinator
@@ -66,30 +67,6 @@ __all__ = ["CoordinatorHost", "Progress", "SnapshotWriter", "utc_now"]
 _log = logging.getLogger("strobe.coordinator")
 HISTORY = 100
 _STOPPING = "the job is stopping"
-
-
-class SnapshotWriter:
-    """What the host needs done with a snapshot's parts; the job implements it."""
-
-    def reserve(self, snapshot: SnapshotId, kind: Kind) -> None:
-        """Make it durable that this id is taken, and a place ready for its parts."""
-
-    def write(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
-        """Check the cut and write the manifest, or raise: InconsistentCut if it is refused. On return it is durable."""
-
-    def aborted(self, snapshot: SnapshotId) -> None:
-        """The snapshot is given up: its parts can go."""
-
-    def dispose(self, snapshot: SnapshotId) -> None:
-        """Delete a checkpoint that is past its retention."""
-
-    def settled(self) -> None:
-        """Every sink has committed a checkpoint: what was kept for its sake can go."""
-
-    def spare(self, consumed: Mapping[NodeId, Mapping[NodeId, int]]) -> Mapping[NodeId, int]:
-        """After a completion and its disposals: up to which position each channel may let go of its rows. `consumed` is
-        how far each stage has read, by producer."""
-        return {}
 
 
 @dataclass(slots=True)
@@ -147,7 +124,6 @@ class CoordinatorHost:
         tell: Callable[[NodeId, ToAgent], None],
         fail_job: Callable[[str], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
-        on_end: Callable[[Progress, Mapping[NodeId, StagePart]], None] = lambda progress, parts: None,
         decisions: Decisions | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -157,7 +133,7 @@ class CoordinatorHost:
         self._writer = writer
         self._tell = tell
         self._fail_job = fail_job
-        self._on_progress, self._on_end = on_progress, on_end
+        self._on_progress = on_progress
         self._decisions = decisions or Decisions()
         self._queue: queue.Queue[_Item] = queue.Queue()
         self._gathering: dict[SnapshotId, _Gathering] = {}
@@ -441,7 +417,7 @@ class CoordinatorHost:
             self._report(replace(gathering.progress, status=status, duration_ms=duration, reason=reason), gathering)
             self.failed += 1
             _log.warning("snapshot %d failed after %.0f ms: %s", snapshot, duration, reason)
-        self._on_end(gathering.progress, gathering.parts)
+        self._writer.ended(gathering.progress, gathering.parts)
 
     def _report(self, progress: Progress, gathering: _Gathering) -> None:
         gathering.progress = progress

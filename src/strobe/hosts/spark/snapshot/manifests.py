@@ -15,11 +15,13 @@ from datetime import UTC, datetime, timedelta
 from strobe import __version__
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.channel.writer import ChannelWriter
+from strobe.hosts.spark.home.history import SnapshotHistory
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
-from strobe.hosts.spark.snapshot.coordinator import Progress, SnapshotWriter, utc_now
 from strobe.hosts.spark.snapshot.messages import StagePart
+from strobe.hosts.spark.snapshot.progress import Progress, past, utc_now
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
+from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import Kind
@@ -52,6 +54,7 @@ class ManifestWriter(SnapshotWriter):
         """`unsettled` are complete snapshots that some sink has not committed yet: they stay until it has."""
         self._pipeline = pipeline
         self._home = home
+        self._history = SnapshotHistory(home.path(home.layout.history), home.check_owner)
         self._stores = stores
         self._store = stores.checkpoints
         self._channels = channels
@@ -95,6 +98,10 @@ class ManifestWriter(SnapshotWriter):
         if progress.kind is Kind.CHECKPOINT:
             with self._lock:
                 self._retained[progress.snapshot] = manifest
+
+    def ended(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+        memory = self._home.memory
+        self._history.note(past(progress, parts, memory.incarnation, memory.timeline))
 
     def aborted(self, snapshot: SnapshotId) -> None:
         self._stores.give_up(snapshot)

@@ -12,18 +12,17 @@ phases are that stage's, and `manifest`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from strobe.hosts.shared.clock import utc_text
-from strobe.hosts.spark.home.history import PastSnapshot, PastStage, SnapshotHistory
-from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.home.history import PastSnapshot, PastStage
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NodeRecord, Timing
 
-__all__ = ["Progress", "arrived", "completed", "noting_in", "past", "utc_now", "with_figures"]
+__all__ = ["Progress", "arrived", "completed", "past", "utc_now", "with_figures"]
 
 
 def utc_now() -> str:
@@ -143,9 +142,3 @@ def past(
             for uid, part in parts.items()
         },
     )
-
-
-def noting_in(home: JobHome) -> Callable[[Progress, Mapping[NodeId, StagePart]], None]:
-    """Notes what became of each snapshot in the job's history."""
-    history, memory = SnapshotHistory(home.path(home.layout.history), home.check_owner), home.memory
-    return lambda progress, parts: history.note(past(progress, parts, memory.incarnation, memory.timeline))

@@ -160,7 +160,7 @@ class StageAgent:
 
     @property
     def machine(self) -> Barriers | None:
-        """To be looked at; None before the coordinator knows the stage."""
+        """To be looked at; None until the coordinator knows the stage."""
         return None if self._life is None else self._life.machine
 
     def time_out(self, snapshot: SnapshotId) -> None:
