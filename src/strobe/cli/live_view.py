@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from strobe.hosts.spark.snapshot.coordinator import Progress
-from strobe.hosts.spark.snapshot.metrics import JobStatus, SinkStatus, StageStatus
+from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, SinkStatus, StageStatus
+from strobe.model.invariants import Outcome
 from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
-    "LiveView", "PlainView", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase", "phase_table",
-    "reasons", "shown_phases", "stage_table",
+    "LiveView", "PlainView", "broken", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase",
+    "invariants_line", "phase_table", "reasons", "shown_phases", "stage_table",
 ]  # fmt: skip
 
 _REFRESH = 0.5
@@ -136,6 +137,20 @@ def doubts(sinks: Iterable[SinkStatus]) -> list[Text]:
     return found
 
 
+def broken(invariants: Iterable[InvariantStatus]) -> list[Text]:
+    """Invariants that do not hold, or could not be evaluated. Nothing if all is well."""
+    wrong = [one for one in invariants if one.outcome in (Outcome.VIOLATED, Outcome.FAILED)]
+    return [Text(one.sentence, style="red" if one.outcome == Outcome.VIOLATED else "yellow") for one in wrong]
+
+
+def invariants_line(invariants: Sequence[InvariantStatus]) -> str:
+    """How many hold, in a line."""
+    holding = sum(one.outcome == Outcome.HOLDS for one in invariants)
+    skipped = sum(one.skipped for one in invariants)
+    passed = f", {skipped} snapshots passed over" if skipped else ""
+    return f"invariants: {holding} of {len(invariants)} hold{passed}"
+
+
 def _count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
@@ -199,7 +214,7 @@ class LiveView(_View):
             f"checkpoints {status.completed}", (f"  failed {status.failed}" if status.failed else "", "red"),
         )  # fmt: skip
         shown = status.checkpoints[-_CHECKPOINTS:]
-        why = [*reasons(status.stages, shown), *doubts(status.sinks)]
+        why = [*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants)]
         for text in why:
             text.truncate(2 * self._console.width, overflow="ellipsis")
         parts: list[RenderableType] = [
@@ -242,8 +257,8 @@ class PlainView(_View):
                 for s in status.stages
             )
             self._say(f"{status.seconds:6.0f} s  {stages}")
-            for doubt in doubts(status.sinks):
-                self._say(doubt.plain)
+            for text in (*doubts(status.sinks), *broken(status.invariants)):
+                self._say(text.plain)
 
     def note(self, line: str) -> None:
         self._say(line)

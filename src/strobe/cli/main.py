@@ -48,6 +48,8 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "stop": Lazy("strobe.cli.jobs:stop_command", "End a job with a savepoint."),
     "cancel": Lazy("strobe.cli.jobs:cancel_command", "End a job."),
     "transactions": Lazy("strobe.cli.transactions:transactions_command", "Show what sinks have yet to make visible."),
+    "checks": Lazy("strobe.cli.checks:checks_command", "Show what a job's invariants were found to be."),
+    "check": Lazy("strobe.cli.checks:check_command", "Ask invariants of any snapshot."),
     "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),
     "sql": Lazy("strobe.cli.sql:sql_command", "Ask a snapshot with SQL: state, rows in flight, sinks."),

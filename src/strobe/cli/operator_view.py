@@ -10,9 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from strobe.cli.live_view import (
+    broken,
     checkpoint_table,
     doubts,
     human_bytes,
+    invariants_line,
     phase_table,
     reasons,
     stage_table,
@@ -32,7 +34,8 @@ def job_view(status: JobStatus, checkpoints: int = 10) -> RenderableType:
         *_head(status),
         *(part for table in tables if table is not None for part in (table, Text())),
         *checkpoint_tables(shown),
-        *(_line(why) for why in (*reasons(status.stages, shown), *doubts(status.sinks))),
+        *((Text(invariants_line(status.invariants)),) if status.invariants else ()),
+        *(_line(why) for why in (*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants))),
     )
 
 

@@ -21,7 +21,7 @@ from strobe.look.relations import Lost, Relation
 from strobe.model.errors import Failed, Misuse
 from strobe.model.suggest import did_you_mean
 
-__all__ = ["Engine", "Limits"]
+__all__ = ["Engine", "Limits", "tables_in"]
 
 _SCHEMAS: Final = ("state", "in_flight", "channel", "sink", "meta")
 _READS: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
@@ -143,7 +143,7 @@ class Engine:
         if tree.get("error"):
             return None
         found = set()
-        for catalog, schema, table in _tables(tree):
+        for catalog, schema, table in tables_in(tree):
             key = (catalog.lower() if catalog.lower() != _OWN else "", schema.lower(), table.lower())
             if key in self._relations:
                 found.add(key)
@@ -192,7 +192,7 @@ class Engine:
         return Failed(f"The query failed: {text}", untouched="Nothing was changed.")
 
 
-def _tables(tree: Any) -> Iterator[tuple[str, str, str]]:
+def tables_in(tree: Any) -> Iterator[tuple[str, str, str]]:
     todo: list[Any] = [tree]
     while todo:
         value = todo.pop()

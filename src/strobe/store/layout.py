@@ -11,6 +11,7 @@ jobs/<job>/
   store.json  owner.json                             where the checkpoints are, if elsewhere; and there, whose they are
   leases/12-5e1f…                                    who is looking at which snapshot, so that it stays
   history.jsonl                                      every snapshot that was tried, a line each
+  verdicts.jsonl                                     what invariants were found to be, snapshot by snapshot
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
   channels/<uid>                                     a Delta table
@@ -231,6 +232,11 @@ class JobLayout(_Blobs):
     def leases(self) -> str:
         """Who is looking at which snapshot."""
         return f"{self.root}/leases"
+
+    @property
+    def verdicts(self) -> str:
+        """What invariants were found to be."""
+        return f"{self.root}/verdicts.jsonl"
 
     @property
     def token(self) -> str:

@@ -31,6 +31,7 @@ from strobe.hosts.spark.job.api import actions
 from strobe.hosts.spark.job.channel_answers import ChannelAnswers
 from strobe.hosts.spark.job.control import control_server
 from strobe.hosts.spark.job.drain import Drain
+from strobe.hosts.spark.job.invariants import InvariantChecks, check_invariants
 from strobe.hosts.spark.job.observer import JobObserver
 from strobe.hosts.spark.job.orders import Orders
 from strobe.hosts.spark.jvm.java import find_java
@@ -89,6 +90,7 @@ def start_job(
     """
     place = (base or Path()).absolute()
     pipeline.check(place)
+    check_invariants(pipeline)
     check_settings(pipeline.conf, f"Pipeline {pipeline.name!r}")
     for uid, stage in pipeline.stages.items():
         check_settings(stage.conf, f"Stage {uid!r}")
@@ -131,6 +133,7 @@ class Job:
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
         self.observer = JobObserver()
+        self._invariants: InvariantChecks | None = None
         self.supervisor: SupervisorStatus | None = None
 
     def __repr__(self) -> str:
@@ -171,6 +174,9 @@ class Job:
         ready = bring_up(pipeline, drafts, home, self.base, self._spark, self.options)
         stages = ready.stages
         self._stores = SnapshotStores(self.store, home)
+        if pipeline.invariants:
+            self._invariants = InvariantChecks(pipeline, home.home, self._fail)
+            self._invariants.start()
         state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
         self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions, clock=self._clock)
         self._commits = Commits(home.memory.incarnation, lambda s: self._coordinator.settled(s), self._clock)  # noqa: PLW0108
@@ -180,6 +186,7 @@ class Job:
             pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
             lambda: self._commits.unsettled,
+            self._checkpointed,
         )  # fmt: skip
         self._coordinator = CoordinatorHost(
             {uid: spec.reads for uid, spec in pipeline.stages.items()},
@@ -329,6 +336,7 @@ class Job:
             supervisor=self.supervisor,
             channels=self.observer.channels(),
             barriers=self.observer.barriers(self._coordinator),
+            invariants=() if self._invariants is None else self._invariants.status(),
         )
 
     def _over_as(self) -> str | None:
@@ -342,6 +350,10 @@ class Job:
 
     def _tell(self, node: NodeId, message: ToAgent) -> None:
         self._agents[node].tell(message)
+
+    def _checkpointed(self, snapshot: SnapshotId) -> None:
+        if self._invariants is not None:
+            self._invariants.completed(snapshot)
 
     def _fail(self, reason: str, *, started: bool = False) -> None:
         # Not in the caller's thread: it may be one that must be joined.
@@ -381,7 +393,10 @@ class Job:
                     _log.warning("the last checkpoint failed: %s", error.what)
                     calm = 0
                     continue
-                if self._commits.settle(SETTLE_PATIENCE):
+                violated = None if self._invariants is None else self._invariants.settle()
+                if violated is not None:
+                    self._finish(JobState.FAILED, violated)
+                elif self._commits.settle(SETTLE_PATIENCE):
                     self._finish(JobState.FINISHED)
                 else:
                     self._finish(JobState.FAILED, explain_doubt(self.name, self._commits.in_doubt()))
@@ -420,6 +435,8 @@ class Job:
         for thread in stops:
             thread.join()
         self.observer.stop()
+        if self._invariants is not None:
+            self._invariants.stop(wait=self.state in (JobState.FINISHED, JobState.STOPPED))
         if hasattr(self, "_uploads"):
             self._uploads.shutdown()
             self._stores.settle()

@@ -21,6 +21,7 @@ from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, check_uid
+from strobe.model.invariants import Invariant, OnViolation
 from strobe.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = ["Feedback", "Pipeline", "StageSpec", "channel_of", "feedback"]
 
 StageFunction = Callable[..., "DataFrame"]
 F = TypeVar("F", bound=StageFunction)
+G = TypeVar("G", bound=Callable[[Any], Any])
 
 OUTPUT_MODES = ("append", "update", "complete")
 TRIGGERS = ("processingTime", "availableNow")
@@ -109,6 +111,7 @@ class Pipeline:
         self.conf = _settings(conf, f"Pipeline {name!r}")
         self.py_files: tuple[str, ...] = ()  # places on `sys.path` that go to the workers whole
         self._stages: dict[NodeId, StageSpec] = {}
+        self._invariants: dict[str, Invariant] = {}
 
     def stage(
         self,
@@ -187,6 +190,41 @@ class Pipeline:
             return function
 
         return declare
+
+    def invariant(
+        self, name: str, *, sql: str | None = None, every: int = 1, on_violation: str = "report"
+    ) -> Callable[[G], G]:
+        """Declare what must hold in every snapshot: a query that gives the rows which must not exist, or, as a
+        decorator, a function that gets the cut (as from `strobe.open_snapshot`) and returns such rows, or whether it
+        holds. It is asked of every `every`-th checkpoint, in the background. `on_violation` is "report", or "fail" to
+        end the job."""
+        try:
+            wanted = OnViolation(on_violation)
+        except ValueError:
+            raise Misuse(
+                f"Invariant {name!r}: on_violation={on_violation!r} is not legal.",
+                next=f"{did_you_mean(str(on_violation), list(OnViolation))}Use one of: {', '.join(OnViolation)}.",
+            ) from None
+
+        def add(function: G | None) -> None:
+            if name in self._invariants:
+                raise Misuse(
+                    f"Pipeline {self.name!r} has two invariants {name!r}.", next="Give one of them another name."
+                )
+            self._invariants[name] = Invariant(name, sql, function, every, wanted)
+
+        if sql is not None:
+            add(None)
+
+        def register(function: G) -> G:
+            add(function)
+            return function
+
+        return register
+
+    @property
+    def invariants(self) -> tuple[Invariant, ...]:
+        return tuple(self._invariants.values())
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {', '.join(self._stages) or 'no stage yet'}>"

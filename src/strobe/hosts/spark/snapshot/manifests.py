@@ -50,8 +50,10 @@ class ManifestWriter(SnapshotWriter):
         stores: SnapshotStores,
         channels: Mapping[NodeId, ChannelWriter],
         unsettled: Callable[[], frozenset[SnapshotId]] = frozenset,
+        on_checkpoint: Callable[[SnapshotId], None] = lambda snapshot: None,
     ) -> None:
-        """`unsettled` are complete snapshots that some sink has not committed yet: they stay until it has."""
+        """`unsettled` are complete snapshots that some sink has not committed yet: they stay until it has.
+        `on_checkpoint` is told of each that is complete, before any is disposed of."""
         self._pipeline = pipeline
         self._home = home
         self._history = SnapshotHistory(home.path(home.layout.history), home.check_owner)
@@ -59,6 +61,7 @@ class ManifestWriter(SnapshotWriter):
         self._store = stores.checkpoints
         self._channels = channels
         self._unsettled = unsettled
+        self._on_checkpoint = on_checkpoint
         self._spared = False  # something stays that is past its retention
         self._lock = threading.Lock()
         self._retained: dict[SnapshotId, Manifest | None] = {}  # None: it cannot be read
@@ -98,6 +101,7 @@ class ManifestWriter(SnapshotWriter):
         if progress.kind is Kind.CHECKPOINT:
             with self._lock:
                 self._retained[progress.snapshot] = manifest
+            self._on_checkpoint(progress.snapshot)
 
     def ended(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         memory = self._home.memory

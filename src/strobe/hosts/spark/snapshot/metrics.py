@@ -14,8 +14,8 @@ from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
-    "Backlog", "BarrierStatus", "ChannelStatus", "JobStatus", "SinkStatus", "StageStatus", "StateStatus",
-    "SupervisorStatus", "progress_from_json", "progress_json", "status_from_json", "status_json",
+    "Backlog", "BarrierStatus", "ChannelStatus", "InvariantStatus", "JobStatus", "SinkStatus", "StageStatus",
+    "StateStatus", "SupervisorStatus", "progress_from_json", "progress_json", "status_from_json", "status_json",
 ]  # fmt: skip
 
 
@@ -139,6 +139,20 @@ class BarrierStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class InvariantStatus:
+    """The last verdict: `outcome` is "holds", "violated", "failed", or empty if there is none yet. `skipped` snapshots
+    were not asked because the one before was still being evaluated."""
+
+    name: str
+    on_violation: str
+    outcome: str = ""
+    snapshot: int | None = None
+    violations: int = 0  # since the driver started, as the next
+    skipped: int = 0
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     job: str
     state: str
@@ -159,6 +173,7 @@ class JobStatus:
     supervisor: SupervisorStatus | None = None
     channels: tuple[ChannelStatus, ...] = field(default=())
     barriers: tuple[BarrierStatus, ...] = field(default=())
+    invariants: tuple[InvariantStatus, ...] = field(default=())
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:

@@ -1,0 +1,245 @@
+"""A job's invariants, asked of its checkpoints in the background.
+
+Asking is another process's work (`strobe.look.evaluator`). Here is decided what it is asked: one snapshot at a time,
+and when it is done, the newest that is complete by then. What lies between is skipped and counted. A snapshot is leased
+from the moment that it is complete, so retention leaves it alone until it has been looked at. Nothing here is waited
+for by a batch or by a snapshot.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+from pyspark import cloudpickle
+
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.snapshot.metrics import InvariantStatus
+from strobe.look.evaluator import Ask, Setup
+from strobe.look.judging import check_names
+from strobe.model.errors import Misuse
+from strobe.model.ids import SnapshotId
+from strobe.model.invariants import Invariant, OnViolation, Outcome, Verdict
+from strobe.store.leases import Lease, take_lease
+from strobe.store.verdicts import VerdictLog
+
+__all__ = ["InvariantChecks", "check_invariants"]
+
+_log = logging.getLogger("strobe.job")
+_dumps: Any = cloudpickle.dumps
+_PATIENCE: Final = 60.0  # seconds that the end of a job waits for the verdicts on its last checkpoint
+_GOODBYE: Final = 5.0
+
+
+def check_invariants(pipeline: Pipeline) -> None:
+    """Before anything is started: that every query is one, and names stages that there are."""
+    if pipeline.invariants:
+        check_names(pipeline.invariants, pipeline.stages)
+
+
+@dataclass(slots=True)
+class _Of:
+    """How one invariant is doing."""
+
+    invariant: Invariant
+    seen: int = 0  # snapshots
+    skipped: int = 0
+    violations: int = 0
+    last: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    ask: Ask
+    lease: Lease | None
+
+
+class InvariantChecks:
+    """`violated` is called, in a thread of this one's, for a violation that is to end the job."""
+
+    def __init__(self, pipeline: Pipeline, home: Path, violated: Callable[[str], None]) -> None:
+        self._of = {invariant.name: _Of(invariant) for invariant in pipeline.invariants}
+        self._home, self._job = home, pipeline.name
+        self._violated = violated
+        self._log = VerdictLog(home, pipeline.name)
+        self._pending: _Wanted | None = None
+        self._asked: _Wanted | None = None
+        self._closed = False
+        self._change = threading.Condition()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._setup = Setup(
+            home=str(home),
+            job=pipeline.name,
+            queries={i.name: i.sql for i in pipeline.invariants if i.sql is not None},
+            functions={i.name: _pickled(i) for i in pipeline.invariants if i.function is not None},
+            path=[str(Path(entry or os.getcwd()).absolute()) for entry in sys.path],
+        )
+        self._thread = threading.Thread(target=self._run, name="invariants", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def completed(self, snapshot: SnapshotId) -> None:
+        """A checkpoint is complete: told by whoever wrote it, who goes on at once."""
+        with self._change:
+            due = []
+            for one in self._of.values():
+                if one.seen % one.invariant.every == 0:
+                    due.append(one.invariant.name)
+                one.seen += 1
+            if not due or self._closed:
+                return
+            if self._pending is not None:
+                self._skip(self._pending)
+            self._pending = _Wanted(Ask(snapshot, due), take_lease(self._home, self._job, snapshot))
+            self._change.notify_all()
+
+    def status(self) -> tuple[InvariantStatus, ...]:
+        with self._change:
+            return tuple(
+                InvariantStatus(
+                    name=name,
+                    on_violation=one.invariant.on_violation.value,
+                    outcome="" if one.last is None else one.last.outcome.value,
+                    snapshot=None if one.last is None else one.last.snapshot,
+                    violations=one.violations,
+                    skipped=one.skipped,
+                    sentence="" if one.last is None else one.last.sentence,
+                )
+                for name, one in self._of.items()
+            )
+
+    def settle(self) -> str | None:
+        """Wait for the verdicts on what is complete, for a while. What is violated that is to end the job, if any."""
+        with self._change:
+            self._change.wait_for(lambda: self._pending is None and self._asked is None, _PATIENCE)
+            for one in self._of.values():
+                if one.violations and one.invariant.on_violation is OnViolation.FAIL and one.last is not None:
+                    return one.last.sentence
+        return None
+
+    def stop(self, *, wait: bool) -> None:
+        """Wait for the verdicts on what is complete, if `wait`, then end."""
+        if wait:
+            self.settle()
+        with self._change:
+            self._closed = True
+            if self._pending is not None:
+                self._skip(self._pending)
+                self._pending = None
+            self._change.notify_all()
+            process = self._process
+        if process is not None:
+            _end(process)
+        if self._thread.is_alive():
+            self._thread.join(_GOODBYE)
+
+    # ── the thread ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._closed or self._pending is not None)
+                if self._closed:
+                    return
+                wanted, self._pending = self._pending, None
+                self._asked = wanted
+            assert wanted is not None
+            try:
+                verdicts = self._ask(wanted.ask)
+            except Exception as error:  # the process died, or said what cannot be read: the next one gets a new one
+                verdicts = self._not_asked(wanted.ask, error)
+            try:
+                self._take(verdicts)
+            except Exception:
+                _log.exception("verdicts on snapshot %d could not be noted", wanted.ask.snapshot)
+            finally:
+                if wanted.lease is not None:
+                    wanted.lease.release()
+                with self._change:
+                    self._asked = None
+                    self._change.notify_all()
+
+    def _ask(self, ask: Ask) -> list[Verdict]:
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._process = self._started()
+        _pipe(process.stdin).write(msgspec.json.encode(ask) + b"\n")
+        _pipe(process.stdin).flush()
+        answer = _pipe(process.stdout).readline()
+        if not answer:
+            raise RuntimeError(f"the process that evaluates invariants ended with {process.wait(_GOODBYE)}")
+        return msgspec.json.decode(answer, type=list[Verdict])
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "strobe.look.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        _pipe(process.stdin).write(msgspec.json.encode(self._setup) + b"\n")
+        return process
+
+    def _not_asked(self, ask: Ask, error: Exception) -> list[Verdict]:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        why = str(error) or type(error).__name__
+        return [Verdict(name, SnapshotId(ask.snapshot), Outcome.FAILED, why=why) for name in ask.invariants]
+
+    def _take(self, verdicts: Sequence[Verdict]) -> None:
+        if self._closed:
+            return
+        for verdict in verdicts:
+            one = self._of[verdict.invariant]
+            with self._change:
+                one.last = verdict
+                one.violations += verdict.outcome is Outcome.VIOLATED
+            self._log.append(verdict)
+            if verdict.outcome in (Outcome.HOLDS, Outcome.SKIPPED):
+                continue
+            _log.warning("%s", verdict.sentence)
+            if verdict.outcome is Outcome.VIOLATED and one.invariant.on_violation is OnViolation.FAIL:
+                self._violated(verdict.sentence)
+
+    def _skip(self, wanted: _Wanted) -> None:
+        for name in wanted.ask.invariants:
+            self._of[name].skipped += 1
+        if wanted.lease is not None:
+            wanted.lease.release()
+
+
+def _pickled(invariant: Invariant) -> str:
+    try:
+        return base64.b64encode(_dumps(invariant.function)).decode()
+    except Exception as error:  # whatever an object of the user's raises when it is pickled
+        raise Misuse(
+            f"The function of invariant {invariant.name!r} cannot be given to another process: "
+            f"{type(error).__name__}: {error}.",
+            untouched="Nothing was started.",
+            next="Let it use only what it gets, and plain values; open connections and sessions inside of it.",
+        ) from error
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It ends when its standard input does."""
+    try:
+        _pipe(process.stdin).close()
+        process.wait(_GOODBYE)
+    except (OSError, subprocess.TimeoutExpired):
+        process.kill()
+        process.wait()
+    _pipe(process.stdout).close()
