@@ -238,7 +238,7 @@ def test_a_journal_of_another_host_is_verified_and_says_why_it_is_not_proved(str
     done = strobe("sim", "verify", "live.journal")
     assert done.code == 0
     assert "snapshot 1: consistent, " in done.out
-    assert "not proved: its application belongs to the live host." in done.out
+    assert "not proved: it is of live processes; --topology FILE brings their classes." in done.out
 
 
 def test_a_state_that_the_run_never_leads_to_is_not_reachable_and_exit_code_1(strobe: Strobe) -> None:

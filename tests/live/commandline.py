@@ -44,6 +44,10 @@ class Terminal:
     def __call__(self, *args: str) -> Done:
         if args[:2] not in (("live", "up"), ("live", "node"), ("live", "check")):
             return self._here(*args)
+        return self.outside(*args)
+
+    def outside(self, *args: str) -> Done:
+        """In a process of its own."""
         done = subprocess.run(
             self.command(*args), cwd=self.directory, capture_output=True, text=True, check=False, timeout=60
         )

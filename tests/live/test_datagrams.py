@@ -34,6 +34,7 @@ from strobe.hosts.live.wire.tls import Tls
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import SnapshotId
 from strobe.verify.consistency import check_journal
+from strobe.verify.journal import Journal, read_journal
 from tests.live.apps import Account, Shouter, SlowAccount, Transfer
 from tests.live.commandline import EXAMPLES, Terminal, up
 from tests.live.proxies import Udp, network
@@ -174,7 +175,8 @@ def test_money_is_conserved_while_the_network_reorders_loses_and_repeats(tmp_pat
 
     parts: list[Path] = []
     run(work)
-    journal = merge_to_file(parts[0], unordered().graph, "bank", tmp_path / "run.journal", "lai-yang")
+    merge_to_file(parts[0], unordered().graph, "bank", tmp_path / "run.journal", "lai-yang")
+    journal = Journal(*read_journal(tmp_path / "run.journal"))
     report = check_journal(journal)
     assert report.ok, report.sentence
     assert len(report.snapshots) == 8

@@ -158,3 +158,20 @@ def test_migrating_objects_are_collected_and_none_that_is_in_use(tmp_path: Path)
                 collected = sum(state["collected"] for state in read_cut("objects", tmp_path).states.values())
 
     run(work)
+
+
+def test_two_balances_could_have_been_below_zero_together_though_no_snapshot_shows_it(tmp_path: Path) -> None:
+    strobe, topology = Terminal(tmp_path), str(EXAMPLES / "overdraft.toml")
+    strobe.ask("live", "up", topology, "--journal", "--for", "1.5")
+    strobe.ask("live", "journal", "overdraft", "run.journal")
+    for snapshot in strobe.ask("live", "status", "overdraft")["retained"]:
+        states = read_cut(f"overdraft/{snapshot}", strobe.home).states
+        assert states[NodeId("shop")]["balance"] >= 0 or states[NodeId("depot")]["balance"] >= 0
+    both = "shop.balance < 0 and depot.balance < 0"
+    answers = {}
+    for question in ("possibly", "definitely"):
+        answers[question] = strobe.outside("predicate", question, both, "run.journal", "--topology", topology, "--json")
+    witness = answers["possibly"].json["witness"]
+    assert witness["states"]["shop"]["balance"] < 0
+    assert witness["states"]["depot"]["balance"] < 0
+    assert answers["definitely"].json["holds"] is False

@@ -21,6 +21,7 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from strobe.store.manifest import Kind
 from strobe.verify.consistency import check_journal
+from strobe.verify.journal import Journal, read_journal
 from tests.live.apps import Account, Big, Counter, Curious, Huge, SlowAccount, Unwritable
 from tests.live.systems import bank, money, run, settings, system, verified
 
@@ -225,7 +226,8 @@ def test_the_journal_of_a_run_verifies_and_so_does_the_command_line(tmp_path: Pa
 
     journal_parts: list[Path] = []
     run(work)
-    journal = merge_to_file(journal_parts[0], topology.graph, "bank", tmp_path / "run.journal")
+    merge_to_file(journal_parts[0], topology.graph, "bank", tmp_path / "run.journal")
+    journal = Journal(*read_journal(tmp_path / "run.journal"))
     report = check_journal(journal)
     assert report.ok, report.sentence
     assert len(report.snapshots) == 3

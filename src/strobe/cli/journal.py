@@ -10,11 +10,8 @@ from pathlib import Path
 import click
 
 from strobe.cli.output import Command, Session, common_options
-from strobe.cli.predicate import application_of
+from strobe.cli.recorded import open_run, topology_option
 from strobe.model.errors import Misuse
-from strobe.predicates.replay import run_of
-from strobe.verify.history import History
-from strobe.verify.journal import Journal, read_journal
 
 __all__ = ["journal", "possibly_at_scale"]
 
@@ -35,14 +32,14 @@ def journal() -> None:
 @click.argument("source", metavar="JOURNAL")
 @click.argument("directory", metavar="DIR")
 @click.option("--epoch", type=int, metavar="N", help="Which run, if the system was restarted.")
+@topology_option
 @common_options
-def export_command(source: str, directory: str, epoch: int | None, session: Session) -> int:
+def export_command(source: str, directory: str, epoch: int | None, topology: str | None, session: Session) -> int:
     """Write the run in JOURNAL as Parquet into the new directory DIR, one row for each event."""
     from strobe.hosts.spark.journals.tables import export
 
-    history = History(Journal(*read_journal(source)))
-    run = run_of(history, application_of(history.header), epoch)
-    rows = export(history, run, epoch, Path(directory))
+    _, run = open_run(source, topology, epoch)
+    rows = export(run.history, run, epoch, Path(directory))
     if session.json:
         session.answer({"directory": directory, "rows": rows})
     else:

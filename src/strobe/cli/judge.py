@@ -97,13 +97,20 @@ class Judgement:
         }
 
 
-def judge(journal: Journal, app: Application | None, check: Callable[[Cut], str | None] | None) -> Judgement:
-    """`app` is what the proof replays and `check` the workload's invariant; without them only the cuts are checked."""
+def judge(
+    journal: Journal, app: Application | None, check: Callable[[Cut], str | None] | None, *, cut_short: bool = False
+) -> Judgement:
+    """`app` is what the proof replays and `check` the workload's invariant; without them only the cuts are checked.
+    `cut_short` as for `prove`."""
     history = History(journal)
     report = check_journal(history)
+
+    def proof(cut: Cut) -> Proof | None:
+        return prove(history, cut, app, cut_short=cut_short) if app is not None else None
+
     cuts = [event.cut for event in journal.events if isinstance(event, Completed)]
     judged = [
-        Judged(cut, checked, prove(history, cut, app) if app else None, check(cut) if check else None)
+        Judged(cut, checked, proof(cut), check(cut) if check else None)
         for cut, checked in zip(cuts, report.snapshots, strict=True)
     ]
     judged.sort(key=lambda one: (one.checked.incarnation, one.cut.snapshot))

@@ -19,6 +19,7 @@ from strobe.hosts.live.system.report import report_from_json
 from strobe.store.holding import is_held
 from strobe.store.layout import MANIFEST
 from strobe.store.places import checkpoints_of
+from strobe.verify.journal import Journal
 
 __all__ = ["live"]
 
@@ -229,11 +230,14 @@ def journal_command(name: str, file: str, svg: str | None, session: Session) -> 
     check_writable(file, "FILE")
     check_writable(svg, "--svg")
     system = the_system(session.home, name)
-    journal = whole_journal(session.home, system)
-    files = write_files(journal, svg, file)
+    merging = whole_journal(session.home, system)
+    events = merging.write(file)
+    files = {"journal": file}
+    if svg is not None:
+        files |= write_files(Journal(merging.header, list(merging.events())), svg, None)
     if session.json:
-        session.answer({"system": system, "events": len(journal.events), "files": files})
+        session.answer({"system": system, "events": events, "files": files})
         return
-    session.say(f"{system}: {len(journal.events):,} events of {len(journal.header.graph.nodes)} nodes")
+    session.say(f"{system}: {events:,} events of {len(merging.header.graph.nodes)} nodes")
     for what, path in files.items():
         session.say(f"{'diagram' if what == 'svg' else what}: {path}")

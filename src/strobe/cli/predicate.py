@@ -13,8 +13,7 @@ import click
 
 from strobe.cli.judge import plural
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options, write_text
-from strobe.hosts.sim.runner import workload_of
-from strobe.model.app import Application
+from strobe.cli.recorded import open_run, topology_option
 from strobe.model.cut import Cut, Json, Message
 from strobe.model.errors import Misuse
 from strobe.model.events import Completed, Event, Internal, Received, Recorded, Sent
@@ -23,12 +22,11 @@ from strobe.predicates.computation import Positions
 from strobe.predicates.condition import read_condition
 from strobe.predicates.decide import Predicate, Verdict, definitely, possibly
 from strobe.predicates.lattice import DEFAULT_BOUNDS, Bounds
-from strobe.predicates.replay import Run, run_of
+from strobe.predicates.replay import Run
 from strobe.verify.diagram import render
-from strobe.verify.history import History
-from strobe.verify.journal import Header, Journal, read_journal
+from strobe.verify.journal import Journal
 
-__all__ = ["application_of", "predicate"]
+__all__ = ["predicate"]
 
 _SHOWN = 8  # messages in flight that are told in words; the JSON has all
 
@@ -46,6 +44,7 @@ def _options(function: Any) -> Any:
     for option in reversed((
         click.argument("condition"),
         click.argument("journal"),
+        topology_option,
         click.option("--epoch", type=Whole(1), metavar="N",
                      help="Which run, if the system was restarted: 1 is the time up to the first restart."),
         click.option("--max-cuts", type=Whole(1), default=DEFAULT_BOUNDS.cuts, show_default=True, metavar="N",
@@ -69,6 +68,7 @@ def _options(function: Any) -> Any:
         ("strobe predicate possibly 'node.balance < 0' run.journal --expect no", "fail if anybody was in the red"),
         ("strobe predicate possibly checks.py:unfair run.journal", "a function of your own, given a cut"),
         ("strobe predicate possibly 'a.busy and b.busy' run.parquet --master 'local[8]'", "10^8 events, on Spark"),
+        ("strobe predicate possibly 'a.balance < 0' live.journal --topology bank.toml", "in a run of live processes"),
     ),
 )
 @_options
@@ -104,6 +104,7 @@ def _answer(
     *,
     condition: str,
     journal: str,
+    topology: str | None,
     epoch: int | None,
     max_cuts: int,
     expect: str | None,
@@ -115,8 +116,7 @@ def _answer(
     if _is_table(journal):
         return _at_scale(question, condition, journal, master, scratch, expect, svg or epoch, session)
     check_writable(svg, "--svg")
-    read = Journal(*read_journal(journal))
-    run = run_of(History(read), application_of(read.header), epoch)
+    read, run = open_run(journal, topology, epoch)
     verdict = decide(run, _predicate(condition, run), replace(DEFAULT_BOUNDS, cuts=max_cuts))
     at = verdict.witness
     if svg is not None:
@@ -152,16 +152,6 @@ def _at_scale(
             next="Ask a journal as it was written, if it fits into memory.",
         )
     return possibly_at_scale(condition, table, master, scratch, expect, session)
-
-
-def application_of(header: Header) -> Application:
-    if header.host != "sim":
-        raise Misuse(
-            f"The journal was written by the {header.host} host, and the states of its nodes are not in it.",
-            untouched="Nothing was looked at.",
-            next="Take a journal of the simulator: strobe sim run … --journal FILE.",
-        )
-    return workload_of(header)
 
 
 def _predicate(text: str, run: Run) -> Predicate:

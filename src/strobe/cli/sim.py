@@ -12,6 +12,7 @@ from strobe.cli.findings import print_finding
 from strobe.cli.judge import Judgement, judge, print_judgement
 from strobe.cli.options import check_option, file_options, known, parse_params, protocol_options, write_files
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options
+from strobe.cli.recorded import application_of, is_pure, topology_option
 from strobe.hosts.sim.checks import Check, show
 from strobe.hosts.sim.faults import Faults
 from strobe.hosts.sim.mutants import MUTANTS
@@ -22,6 +23,9 @@ from strobe.hosts.sim.workloads import WORKLOADS
 from strobe.hosts.sim.workloads import workload as workload_named
 from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.ids import NodeId
+from strobe.predicates.faithful import NotDeterministic
+from strobe.predicates.replay import run_of
+from strobe.verify.history import History
 from strobe.verify.journal import Journal, read_journal
 
 __all__ = ["sim"]
@@ -177,12 +181,13 @@ def _print_files(session: Session, files: Mapping[str, str]) -> None:
 @click.option("--svg", metavar="FILE", help="Draw the space–time diagram into this file.")
 @click.option("--proof/--no-proof", default=True, show_default=True,
               help="Prove each snapshot reachable by replaying the run in another order.")  # fmt: skip
+@topology_option
 @common_options
-def verify_command(journal: str, svg: str | None, proof: bool, session: Session) -> int:
+def verify_command(journal: str, svg: str | None, proof: bool, topology: str | None, session: Session) -> int:
     """Verify the snapshots in JOURNAL.
 
-    Reads nothing but the journal. The exit code is 0 if every snapshot is a consistent cut, 1 if one is not, and 2 if
-    the journal is damaged.
+    Reads nothing but the journal; with --topology, the proof replays the handlers of live processes. The exit code is 0
+    if every snapshot is a consistent cut, 1 if one is not or cannot be proved, and 2 if the journal is damaged.
     """
     check_writable(svg, "--svg")
     try:
@@ -190,7 +195,7 @@ def verify_command(journal: str, svg: str | None, proof: bool, session: Session)
     except Damaged as error:
         # A damaged journal is an answer to "is this a journal?", given before anything was verified.
         raise Misuse(error.what, untouched=error.untouched, next=error.next) from error
-    judgement, unproved = _judge(read, proof)
+    judgement, unproved = _judge(read, proof, topology)
     files = write_files(read, svg, None)
     if session.json:
         session.answer({**judgement.to_json(), "unproved": unproved, **files})
@@ -199,13 +204,13 @@ def verify_command(journal: str, svg: str | None, proof: bool, session: Session)
         if unproved:
             session.say(f"not proved: {unproved}")
         _print_files(session, files)
-    return 0 if judgement.ok else 1
+    return 0 if judgement.ok and (topology is None or unproved is None or not proof) else 1
 
 
-def _judge(journal: Journal, proof: bool) -> tuple[Judgement, str | None]:
+def _judge(journal: Journal, proof: bool, topology: str | None) -> tuple[Judgement, str | None]:
     """With the workload that the journal names, if there is one here; else why not."""
-    if journal.header.host != "sim":
-        return judge(journal, None, None), f"its application belongs to the {journal.header.host} host."
+    if not is_pure(journal.header) or topology is not None:
+        return _judge_live(journal, proof, topology)
     # Of a run that was shrunk, parts of the system are gone: its invariant says nothing any more.
     params = {key: value for key, value in journal.header.params.items() if key != "partial"}
     whole = len(params) == len(journal.header.params)
@@ -215,6 +220,22 @@ def _judge(journal: Journal, proof: bool) -> tuple[Judgement, str | None]:
         return judge(journal, None, None), error.what
     check = load.check if whole else None
     return (judge(journal, load, check), None) if proof else (judge(journal, None, check), "--no-proof")
+
+
+def _judge_live(journal: Journal, proof: bool, topology: str | None) -> tuple[Judgement, str | None]:
+    if not proof or topology is None:
+        why = "--no-proof" if not proof else "it is of live processes; --topology FILE brings their classes."
+        return judge(journal, None, None), why
+    app = application_of(journal.header, topology)
+    history = History(journal)
+    try:
+        for epoch in history.epochs:  # a handler that is not deterministic is named here, and not by the proof
+            replayed = run_of(history, app, epoch.number, compared=True)
+            for node in history.graph.nodes:
+                replayed.states(node)
+    except NotDeterministic as error:
+        return judge(journal, None, None), error.what
+    return judge(journal, app, None, cut_short=True), None
 
 
 # ── list ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,21 +3,33 @@
 A journal has what came in (actions, messages) and what went out, not the states in between. They are worked out by
 replaying a node's own steps through the application: a node's state depends on nothing else, so only nodes that
 somebody asks about are replayed. An *epoch* of the journal, the time between two restarts, is a run of its own.
+
+A `Run` is how a journal is read, whether a simulator wrote it or live processes did:
+
+- `order` has the steps as they happened, `event`, `sends` and `cause` say what each one was, and where its message came
+  from: steps are named by their node and a number from 1;
+- a cut is a tuple of such numbers, one for each node; `computation` knows which cuts are consistent, and which steps
+  can be added to one; `cut` gives its states and what was in flight;
+- `snapshots` are the cuts that were recorded.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from strobe.model.app import Application
 from strobe.model.cut import Cut, Json, Message
 from strobe.model.errors import Failed, Misuse
-from strobe.model.events import Internal, Received, Sent
+from strobe.model.events import Internal, Received, Recorded, Sent
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.predicates.computation import Computation, Positions, Step
+from strobe.predicates.faithful import Cause, Watched
+from strobe.verify.causality import legal_order
 from strobe.verify.history import Epoch, History
 from strobe.verify.journal import Journal
 
@@ -37,10 +49,11 @@ class _Travel:
 class Run:
     computation: Computation
     graph: Graph
-    _app: Application
-    _history: History
-    _epoch: Epoch
-    _causes: dict[NodeId, list[Internal | Received]]
+    app: Application
+    history: History
+    epoch: Epoch
+    compared: bool  # every replayed step is held against the journal: the application may not be a function
+    _causes: dict[NodeId, list[Cause]]
     _states: dict[NodeId, list[Json]] = field(default_factory=dict)
     _travels: dict[ChannelId, list[_Travel]] = field(default_factory=dict)
 
@@ -49,6 +62,58 @@ class Run:
         if node not in self._states:
             self._states[node] = self._replay(node)
         return self._states[node]
+
+    @cached_property
+    def order(self) -> tuple[tuple[NodeId, int], ...]:
+        """All steps, each with its number on its node: as they stand in the journal, causes before effects."""
+        counts = dict.fromkeys(self.graph.nodes, 0)
+        steps = []
+        for position in legal_order(self.history, self.epoch):
+            event = self.history.events[position]
+            assert isinstance(event, Internal | Received)
+            counts[event.node] += 1
+            steps.append((event.node, counts[event.node]))
+        return tuple(steps)
+
+    def event(self, node: NodeId, number: int) -> Cause:
+        """What the node's step was, from 1: an action of its own, or the receipt of a message."""
+        return self._causes[node][number - 1]
+
+    def sends(self, node: NodeId, number: int) -> tuple[Sent, ...]:
+        """What it sent in that step."""
+        return self._sends.get((node, self._causes[node][number - 1].step), ())
+
+    def cause(self, node: NodeId, number: int) -> tuple[NodeId, int] | None:
+        """The step that sent what this one received; None if it received nothing, or what was in flight before."""
+        need = self.computation.needs[self.computation.nodes.index(node)][number - 1]
+        return None if need is None else (self.computation.nodes[need[0]], need[1])
+
+    def at_step(self, node: NodeId, step: int) -> int:
+        """How many steps of the node the journal has up to its number `step`."""
+        return bisect_right(self._causes[node], step, key=_step)
+
+    @cached_property
+    def snapshots(self) -> dict[SnapshotId, Positions]:
+        """Where the complete snapshots of this run lie."""
+        found = {}
+        for _, cut, epoch in self.history.cuts():
+            if epoch is self.epoch and len(records := epoch.records[cut.snapshot]) == len(self.graph.nodes):
+                recorded = {node: self.history.events[at[0]] for node, at in records.items()}
+                found[cut.snapshot] = tuple(
+                    self.at_step(node, event.step)
+                    for node in self.computation.nodes
+                    if isinstance(event := recorded[node], Recorded)
+                )
+        return found
+
+    @cached_property
+    def _sends(self) -> dict[tuple[NodeId, int], tuple[Sent, ...]]:
+        found: dict[tuple[NodeId, int], tuple[Sent, ...]] = {}
+        for position in sorted(p for positions in self.epoch.sends.values() for p in positions):
+            sent = self.history.events[position]
+            assert isinstance(sent, Sent)
+            found[sent.node, sent.step] = (*found.get((sent.node, sent.step), ()), sent)
+        return found
 
     def step(self, node: NodeId, number: int) -> int:
         """The journal's number of the node's step; that of state 0 is the step before the first."""
@@ -73,15 +138,17 @@ class Run:
         )
 
     def _replay(self, node: NodeId) -> list[Json]:
-        state = deepcopy(self._epoch.states[node])
+        if self.compared:
+            return Watched(self.history, self.epoch, self.app, node, self._causes[node]).states()
+        state = deepcopy(self.epoch.states[node])
         states = [state]
         for cause in self._causes[node]:
             try:
                 if isinstance(cause, Internal):
-                    state, _ = self._app.act(node, state, cause.action)
+                    state, _ = self.app.act(node, state, cause.action)
                 else:
-                    payload = self._history.payload(self._epoch, cause.channel, cause.seq)
-                    state, _ = self._app.receive(node, state, cause.channel, payload)
+                    payload = self.history.payload(self.epoch, cause.channel, cause.seq)
+                    state, _ = self.app.receive(node, state, cause.channel, payload)
             except Exception as error:  # the application is somebody else's code: whatever it raises is its answer
                 raise Failed(
                     f"The application refuses step {cause.step} of {node}: {type(error).__name__}: {error}.",
@@ -92,7 +159,7 @@ class Run:
 
     def _on(self, channel: ChannelId) -> list[_Travel]:
         if channel not in self._travels:
-            history, epoch = self._history, self._epoch
+            history, epoch = self.history, self.epoch
             index = {c.step: i for i, c in enumerate(self._causes[self.graph.by_id[channel].source], 1)}
             target = {c.step: i for i, c in enumerate(self._causes[self.graph.by_id[channel].target], 1)}
             lost = history.losses(epoch, channel)
@@ -114,8 +181,9 @@ class Run:
         return self._travels[channel]
 
 
-def run_of(journal: Journal | History, app: Application, epoch: int | None = None) -> Run:
-    """The run of one epoch, by its number from 1; without a number, of the only one."""
+def run_of(journal: Journal | History, app: Application, epoch: int | None = None, *, compared: bool = False) -> Run:
+    """The run of one epoch, by its number from 1; without a number, of the only one. `compared`: the application is
+    somebody's own code, and each of its steps is held against the journal."""
     history = journal if isinstance(journal, History) else History(journal)
     if epoch is None and len(history.epochs) > 1:
         raise Misuse(
@@ -126,15 +194,19 @@ def run_of(journal: Journal | History, app: Application, epoch: int | None = Non
     if epoch is not None and not 1 <= epoch <= len(history.epochs):
         raise Misuse(f"There is no epoch {epoch} in this journal.", next=f"It has {len(history.epochs)}.")
     chosen = history.epochs[(epoch or 1) - 1]
-    causes: dict[NodeId, list[Internal | Received]] = {node: [] for node in history.graph.nodes}
+    causes: dict[NodeId, list[Cause]] = {node: [] for node in history.graph.nodes}
     for position in chosen.steps:
         cause = history.events[position]
         assert isinstance(cause, Internal | Received)
         causes[cause.node].append(cause)
-    return Run(_computation(history, chosen, causes), history.graph, app, history, chosen, causes)
+    return Run(_computation(history, chosen, causes), history.graph, app, history, chosen, compared, causes)
 
 
-def _computation(history: History, epoch: Epoch, causes: dict[NodeId, list[Internal | Received]]) -> Computation:
+def _step(cause: Cause) -> int:
+    return cause.step
+
+
+def _computation(history: History, epoch: Epoch, causes: dict[NodeId, list[Cause]]) -> Computation:
     nodes = history.graph.nodes
     index = {node: i for i, node in enumerate(nodes)}
     first = {node: found[0].step for node, found in causes.items() if found}

@@ -13,6 +13,7 @@ body is checked against that class's annotations. What does not fit is an error 
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from strobe.model.ids import SnapshotId
 __all__ = [
     "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
     "encode_plain", "encode_state", "is_marker", "is_stamped", "item_to_json", "marker_id", "marker_item", "message",
+    "message_from_json",
     "number_of", "stamp_of", "stamped_item", "to_json", "unstamped",
 ]  # fmt: skip
 
@@ -166,12 +168,50 @@ def count_of(item: bytes) -> tuple[SnapshotId, int] | None:
 
 
 def item_to_json(item: bytes) -> Json:
-    """A message as a journal shows it; needs no registered class."""
+    """A message as a journal shows it; needs no registered class. `message_from_json` gives it back.
+
+    A plain value that JSON does not have (bytes, keys that are no text), or that would look like a message, goes with
+    its bytes: nothing is lost.
+    """
     name, body = decode_plain(item)[:2]
     value = to_json(body)
     if not name:
-        return value
+        if _is_json(body) and not (isinstance(body, dict) and "type" in body):
+            return value
+        return {"type": "", "value": value, "msgpack": base64.b64encode(_encode(body)).decode()}
     return {"type": name, **value} if isinstance(value, dict) else {"type": name, "value": value}
+
+
+def message_from_json(value: Json) -> Any:
+    """The message that a journal shows, as it was sent."""
+    if not isinstance(value, dict) or "type" not in value:
+        return value
+    name = value["type"]
+    if name == "" and isinstance(value.get("msgpack"), str):
+        return decode_plain(base64.b64decode(str(value["msgpack"])))
+    kind = _classes.get(str(name))
+    if kind is None:
+        raise Misuse(
+            f"The journal has messages {name!r}, which no class that is loaded here declares.",
+            next="Name the topology that the journal is of: it brings its messages.",
+        )
+    body: Any = {key: part for key, part in value.items() if key != "type"}
+    try:
+        return msgspec.convert(body, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        if body.keys() == {"value"}:
+            return msgspec.convert(body["value"], kind, str_keys=True)
+        raise Misuse(f"A message {name} of the journal does not fit its class: {error}.") from None
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON has the value as it is."""
+    kind = value.__class__
+    if kind is dict:
+        return all(key.__class__ is str and _is_json(part) for key, part in value.items())
+    if kind is list:
+        return all(map(_is_json, value))
+    return kind in (str, int, bool, type(None)) or (kind is float and math.isfinite(value))
 
 
 def _unknown(item: bytes) -> PeerFault:
@@ -231,7 +271,7 @@ def _finite(value: Any) -> Json:
         return value if math.isfinite(value) else repr(value)
     if kind is dict:
         return {str(key): _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if kind is list else value
+    return [_finite(each) for each in value] if kind is list or kind is tuple else value
 
 
 # ── which field does not fit ────────────────────────────────────────────────────────────────────────────────────────

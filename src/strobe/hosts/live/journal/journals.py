@@ -10,12 +10,11 @@ import json
 from pathlib import Path
 
 from strobe.hosts.live.api.topology import Topology
-from strobe.hosts.live.journal.merge import merge
+from strobe.hosts.live.journal.merge import Merging
 from strobe.model.errors import Damaged, Failed, Misuse
 from strobe.model.graph import graph_from_json, graph_to_json
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
-from strobe.verify.journal import Journal
 
 __all__ = ["journal_directory", "note_graph", "whole_journal"]
 
@@ -40,7 +39,7 @@ def note_graph(home: Path, topology: Topology) -> None:
         raise Failed(f"{note} cannot be used: {error}.", untouched="Nothing was started.") from error
 
 
-def whole_journal(home: Path, name: str) -> Journal:
+def whole_journal(home: Path, name: str) -> Merging:
     """What nodes write while it is read would look like receipts without sends: the system must have ended."""
     if is_held(home, name):
         raise Misuse(
@@ -60,7 +59,7 @@ def whole_journal(home: Path, name: str) -> Journal:
         ) from None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise Damaged(f"{note} cannot be read: {error}.", untouched="Nothing was written.") from error
-    return merge(note.parent, graph, name, protocol)
+    return Merging(note.parent, graph, name, protocol)
 
 
 def _note(home: Path, name: str) -> Path:

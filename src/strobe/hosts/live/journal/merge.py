@@ -2,10 +2,14 @@
 
 Theory
 ------
-Within an incarnation the order of one node's lines is its own; between nodes a receipt follows its send. So the parts
-are merged by taking lines of each node in turn for as long as what they receive has been sent. A killed node's part may
-break off: its last, unfinished line is left out. Everything that it had sent by then is in it (see `parts`), so no
-receipt is left without its send.
+Within an incarnation the order of one node's lines is its own. A receipt bears the number of its message on its
+channel, so what caused it is written down as it happens; a receipt must follow its send. A sender numbers its messages
+as it sends them: "has it been sent?" is a comparison with the last number seen on that channel. So the parts are merged
+as they are read, taking lines of each node in turn for as long as what they receive has been sent. What is in memory is
+one line of each node and one number for each channel, however long the run was.
+
+A killed node's part may break off: its last, unfinished line is left out. Everything that it had sent by then is in it
+(see `parts`), so no receipt is left without its send.
 
 Nodes count steps and messages from where their life began. A journal counts on: steps are shifted past the last one of
 the life before. Messages keep their numbers, which go back with a restore, as the positions of the snapshot do.
@@ -15,8 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,120 +33,167 @@ from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.verify.journal import Header, Journal, JournalWriter
 from strobe.verify.lines import Fault, readers
 
-__all__ = ["merge", "merge_to_file"]
-
+__all__ = ["Merging", "merge", "merge_to_file"]
 
 ORDERS: Final = {"chandy-lamport": "fifo", "lai-yang": "reorder"}
+_TURN: Final = 64  # lines: a node at a time, but not for long, so that the diagram reads better
 
 
 def merge_to_file(
     directory: Path, graph: Graph, name: str, target: str | os.PathLike[str], protocol: str = "chandy-lamport"
-) -> Journal:
-    journal = merge(directory, graph, name, protocol)
-    with JournalWriter(target, journal.header) as writer:
-        for event in journal.events:
-            writer.write(event)
-    return journal
+) -> int:
+    """Returns how many events there are."""
+    return Merging(directory, graph, name, protocol).write(target)
 
 
 def merge(directory: Path, graph: Graph, name: str, protocol: str = "chandy-lamport") -> Journal:
-    """The journal of all incarnations in `directory`, oldest first."""
-    lives = sorted(path for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
-    if not lives:
-        raise Misuse(
-            f"There is no journal in {directory}.",
-            next="Start the system with a journal; it cannot be made afterwards.",
-        )
-    parse = readers(graph)
-    initial: dict[NodeId, Json] = {}
-    steps = dict.fromkeys(graph.nodes, 0)
-    events: list[Event] = []
-    for life in lives:
-        parts, first = _read_life(life, graph, parse)
-        ours = parts.pop(NodeId(COORDINATOR), [])
-        restart = next((event for event in ours if isinstance(event, Restarted)), None)
-        if restart is None and any(parts.values()) and events:
-            continue  # given up before everyone ran: nobody took a step that counts
-        for node, state in first.items():
-            initial.setdefault(node, state)
-        if restart is not None:
-            if not restart.cut.states:  # from the beginning
-                restart = replace(restart, cut=replace(restart.cut, states=initial))
-            events.append(restart)
-            for node, state in restart.cut.states.items():
-                initial.setdefault(node, state)
-        contents = {} if restart is None else restart.cut.channels
-        sent = {channel: {message.seq for message in content} for channel, content in contents.items()}
-        for event in _interleave(parts, sent):
-            events.append(_shifted(event, steps))
-        events += (event for event in ours if isinstance(event, Completed))
-        for node, part in parts.items():
-            steps[node] += max((event.step for event in part), default=0)  # type: ignore[union-attr]
-    missing = [node for node in graph.nodes if node not in initial]
-    if missing:
-        raise Damaged(
-            f"The journal in {directory} has no initial state of {', '.join(missing)}: its part is missing or empty.",
-            untouched="Nothing was changed.",
-        )
-    header = Header("live", name, {}, protocol, ORDERS[protocol], None, graph, initial)
-    return Journal(header, events)
+    """In memory."""
+    merging = Merging(directory, graph, name, protocol)
+    return Journal(merging.header, list(merging.events()))
 
 
-def _read_life(
-    life: Path, graph: Graph, parse: Mapping[str, Any]
-) -> tuple[dict[NodeId, list[Event]], dict[NodeId, Json]]:
-    parts: dict[NodeId, list[Event]] = {node: [] for node in graph.nodes}
-    first: dict[NodeId, Json] = {}
-    for path in sorted(life.glob("*.lines")):
-        node = NodeId(path.stem)
-        lines = path.read_bytes().split(b"\n")
-        part = parts.setdefault(node, [])
-        for number, line in enumerate(lines[:-1], 1):  # what is behind the last newline was cut off
+class Merging:
+    """The journal of all incarnations in a directory, oldest first. `events` reads the parts again at each call."""
+
+    def __init__(self, directory: Path, graph: Graph, name: str, protocol: str = "chandy-lamport") -> None:
+        self._lives = sorted(path for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+        if not self._lives:
+            raise Misuse(
+                f"There is no journal in {directory}.",
+                next="Start the system with a journal; it cannot be made afterwards.",
+            )
+        self._graph = graph
+        self._parse = readers(graph)
+        initial = self._initial()
+        missing = [node for node in graph.nodes if node not in initial]
+        if missing:
+            raise Damaged(
+                f"The journal in {directory} has no initial state of {', '.join(missing)}: its part is missing or "
+                "empty.",
+                untouched="Nothing was changed.",
+            )
+        self.header = Header("live", name, {}, protocol, ORDERS[protocol], None, graph, initial)
+
+    def write(self, target: str | os.PathLike[str]) -> int:
+        """Into one file, as it is read. Returns how many events there are."""
+        with JournalWriter(target, self.header) as writer:
+            for event in self.events():
+                writer.write(event)
+        return writer.events
+
+    def events(self) -> Iterator[Event]:
+        steps = dict.fromkeys(self._graph.nodes, 0)
+        for life, restart in self._counted():
+            if restart is not None:
+                yield restart
+            contents = {} if restart is None else restart.cut.channels
+            sent = {channel: max((m.seq for m in content), default=0) for channel, content in contents.items()}
+            last: dict[NodeId, int] = {}
+            for node, event in _interleave({node: self._part(life, node) for node in self._graph.nodes}, sent):
+                last[node] = event.step  # type: ignore[union-attr]
+                yield _shifted(event, steps[node])
+            yield from (event for event in self._part(life, COORDINATOR) if isinstance(event, Completed))
+            for node, step in last.items():
+                steps[node] += step
+
+    def _counted(self) -> Iterator[tuple[Path, Restarted | None]]:
+        """The lives that count, each with the restart that it began with. One that was given up before everyone ran
+        does not: nobody took a step in it that counts."""
+        begun = False
+        for life in self._lives:
+            restart = self._restart(life)
+            some = any(next(iter(self._part(life, node)), None) is not None for node in self._graph.nodes)
+            if restart is None and some and begun:
+                continue
+            begun = begun or some or restart is not None
+            if restart is not None and not restart.cut.states:  # from the beginning
+                restart = replace(restart, cut=replace(restart.cut, states=self.header.initial))
+            yield life, restart
+
+    def _initial(self) -> dict[NodeId, Json]:
+        """The first state that is known of each node."""
+        found: dict[NodeId, Json] = {}
+        for life in self._lives:
+            for node in self._graph.nodes:
+                for fields in _lines(life, node, lambda fields: fields):
+                    if fields[0] == "initial":
+                        found.setdefault(node, fields[1])
+                    break
+            restart = self._restart(life)
+            for node, state in ({} if restart is None else restart.cut.states).items():
+                found.setdefault(node, state)
+            if len(found) == len(self._graph.nodes):
+                break
+        return found
+
+    def _restart(self, life: Path) -> Restarted | None:
+        """What a coordinator writes first, unless the system starts for the first time."""
+        first = next(iter(self._part(life, COORDINATOR)), None)
+        return first if isinstance(first, Restarted) else None
+
+    def _part(self, life: Path, name: str) -> Iterator[Event]:
+        def read(fields: Any) -> Event | None:
+            return None if fields[0] == "initial" else self._parse[fields[0]](fields)
+
+        return (event for event in _lines(life, name, read) if event is not None)
+
+
+def _lines(life: Path, name: str, read: Callable[[Any], Any]) -> Iterator[Any]:
+    path = life / f"{name}.lines"
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return  # nothing was written by then
+    with file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return  # cut off
             try:
-                fields = json.loads(line)
-                if fields[0] == "initial":
-                    first[node] = fields[1]
-                else:
-                    part.append(parse[fields[0]](fields))
+                value = read(json.loads(line))
             except (Fault, ValueError, LookupError, TypeError) as error:
                 raise Damaged(
                     f"{path}, line {number}: this is no line of a journal ({error}).",
                     untouched="The file was not changed.",
                 ) from None
-    return parts, first
+            yield value
 
 
-def _interleave(parts: Mapping[NodeId, list[Event]], sent: dict[ChannelId, set[int]]) -> Iterator[Event]:
+def _interleave(parts: Mapping[NodeId, Iterator[Event]], sent: dict[ChannelId, int]) -> Iterator[tuple[NodeId, Event]]:
     """Lines of the nodes such that every receipt, of a message or a marker, stands behind its send."""
-    rest = {node: deque(part) for node, part in parts.items() if part}
-    markers: set[tuple[ChannelId, SnapshotId]] = set()
+    rest = {node: first for node, part in parts.items() if (first := next(part, None)) is not None}
+    markers: dict[ChannelId, set[SnapshotId]] = {}
     stuck = False
     while rest:
         moved = False
-        for node, part in list(rest.items()):
-            taken = 0
-            while part and taken < 64:  # a node at a time, but not for long: the diagram reads better
-                event = part[0]
+        for node in list(rest):
+            taken, event = 0, rest[node]
+            while taken < _TURN:
                 if isinstance(event, Sent):
-                    sent.setdefault(event.channel, set()).add(event.seq)
+                    sent[event.channel] = max(sent.get(event.channel, 0), event.seq)
                 elif isinstance(event, MarkerSent):
-                    markers.add((event.channel, event.snapshot))
-                elif not stuck and (
-                    (isinstance(event, Received) and event.seq not in sent.get(event.channel, ()))
-                    or (isinstance(event, MarkerReceived) and (event.channel, event.snapshot) not in markers)
-                ):
+                    markers.setdefault(event.channel, set()).add(event.snapshot)
+                elif not stuck and _waits(event, sent, markers):
                     break
-                yield part.popleft()
+                elif isinstance(event, MarkerReceived):
+                    markers.get(event.channel, set()).discard(event.snapshot)
+                yield node, event
                 taken += 1
                 stuck = False
+                following = next(parts[node], None)
+                if following is None:
+                    del rest[node]
+                    break
+                rest[node] = event = following
             moved = moved or taken > 0
-            if not part:
-                del rest[node]
         stuck = not moved  # a send is missing: its receipt comes all the same, and the verifier will say so
 
 
-def _shifted(event: Event, steps: Mapping[NodeId, int]) -> Event:
-    """Only nodes' own events are shifted; each of them has a node and a step."""
+def _waits(event: Event, sent: Mapping[ChannelId, int], markers: Mapping[ChannelId, set[SnapshotId]]) -> bool:
+    if isinstance(event, Received):
+        return event.seq > sent.get(event.channel, 0)
+    return isinstance(event, MarkerReceived) and event.snapshot not in markers.get(event.channel, ())
+
+
+def _shifted(event: Event, offset: int) -> Event:
     moved: Any = event
-    offset = steps[moved.node]
     return replace(moved, step=moved.step + offset) if offset else event
