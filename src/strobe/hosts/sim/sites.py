@@ -10,6 +10,7 @@ from strobe.hosts.sim.parts import frozen
 from strobe.hosts.sim.protocols import SnapshotMachine
 from strobe.model.cut import Cut, Json, Message
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.protocol.events import BarrierOptions
 
 __all__ = ["Choice", "Control", "Driver", "Finished", "Site", "clone"]
 
@@ -138,4 +139,4 @@ def clone(value: Any) -> Any:
     return new
 
 
-_LEAVES = frozenset({int, str, bytes, bool, type(None), tuple, frozenset, Message})
+_LEAVES = frozenset({int, str, bytes, bool, type(None), tuple, frozenset, Message, BarrierOptions})
