@@ -308,3 +308,13 @@ def test_the_installed_command_is_this_one(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "not consistent" in done.stdout
+
+
+def test_garbage_is_found_in_simulated_systems_and_a_reference_in_flight_keeps_its_object(strobe: Strobe) -> None:
+    run = strobe("sim", "run", "objects", "--seed", "5", "--snapshots", "3", "--check", "garbage", "--json")
+    assert run.code in (0, 1), run.err
+    found = strobe("sim", "explore", "objects", "--script", "hand-over", "--check", "garbage")
+    assert "garbage: 1 of 1 object can go" in found.out
+    assert "deliver n1-n2" in found.out, "before the reference has come, the object is in use"
+    none = strobe("sim", "explore", "objects", "--script", "migrate", "--check", "garbage")
+    assert "can go" not in none.out

@@ -20,6 +20,7 @@ from strobe.protocol.dijkstra_scholten import DijkstraScholten
 from strobe.protocol.lai_yang import LaiYang
 from strobe.protocol.restore import RestoreCoordinator, RestoreParticipant
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
+from tests.predicates.test_detector_mutants import RULES
 from tests.protocol import test_coordinator, test_dijkstra_scholten, test_restore, test_two_phase_commit
 
 __all__ = ["OTHERS", "defined", "page"]
@@ -139,7 +140,7 @@ def defined(other: Other) -> set[str]:
 
 
 def page() -> str:
-    return "\n".join([HEAD, *_snapshot_protocols(), *_others()])
+    return "\n".join([HEAD, *_snapshot_protocols(), *_others(), *_detectors()])
 
 
 def _snapshot_protocols() -> Iterator[str]:
@@ -168,3 +169,14 @@ def _others() -> Iterator[str]:
             )
             yield f"| {rule} | `{name}` | `{test}` |"
         yield ""
+
+
+def _detectors() -> Iterator[str]:
+    yield "## Detectors of predicates\n"
+    yield "Stable ones are judged by the rest of the run, those over all cuts by brute force. Tests in"
+    yield "`tests/predicates/test_detector_mutants.py`.\n"
+    yield "| rule | mutant |"
+    yield "|---|---|"
+    for name, rule in RULES.items():
+        yield f"| {rule} | `{name}` |"
+    yield ""

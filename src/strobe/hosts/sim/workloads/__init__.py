@@ -9,6 +9,7 @@ from strobe.hosts.sim.workloads.base import Script, Workload
 from strobe.hosts.sim.workloads.dataflow import Dataflow
 from strobe.hosts.sim.workloads.diffusing import Diffusing
 from strobe.hosts.sim.workloads.feedback_loop import FeedbackLoop
+from strobe.hosts.sim.workloads.objects import Objects
 from strobe.hosts.sim.workloads.philosophers import Philosophers
 from strobe.hosts.sim.workloads.token_ring import TokenRing
 from strobe.hosts.sim.workloads.two_process import TwoProcess
@@ -18,7 +19,7 @@ from strobe.model.errors import Misuse
 __all__ = ["WORKLOADS", "Script", "Workload", "workload"]
 
 WORKLOADS: dict[str, type[Workload]] = {
-    cls.name: cls for cls in (Bank, TokenRing, Philosophers, Diffusing, TwoProcess, Dataflow, FeedbackLoop)
+    cls.name: cls for cls in (Bank, TokenRing, Philosophers, Objects, Diffusing, TwoProcess, Dataflow, FeedbackLoop)
 }
 
 
