@@ -68,6 +68,7 @@ class SinkContext:
     staging: Path  # a directory of this sink's own in the job's home, for this timeline; made when first used
     named: tuple[Part, ...] = ()  # at a restore: the parts that the snapshot names; all are visible by then
     copies_from: tuple[Path, ...] | None = None  # at a restore: places that it may copy from; None: any
+    settling: bool = False  # opened at a restore to settle what earlier runs left: `schema` is not that of these rows
     identity: Path | None = None  # the file with what tells this job from one of the same name in another home
 
     @property
@@ -138,6 +139,10 @@ class Sink(ABC):
 
     def open(self, context: SinkContext) -> None:  # noqa: B027  (most sinks need nothing here)
         """Before the stage's first batch, at each start. Raise Misuse for what can never work."""
+
+    def check_columns(self, context: SinkContext) -> None:  # noqa: B027
+        """At a start without a restore, before anything is touched; the sink is not open. Raise Misuse if what is
+        there can never take the columns that the stage returns now."""
 
     @abstractmethod
     def write(self, batch: DataFrame, batch_id: int) -> None:

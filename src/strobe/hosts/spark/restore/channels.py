@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +34,6 @@ from strobe.store.tree import copy_regular
 
 __all__ = [
     "Renumbering",
-    "former_names",
     "held_columns",
     "lay_content_aside",
     "plan_channel",
@@ -112,22 +111,6 @@ def held_columns(name: ChannelId, home: JobHome, found: Located, manifest: Manif
     if found.home is not None and record.location is not None:
         path = found.home / record.location
     return table_columns(path) if (path / LOG).is_dir() else None
-
-
-def former_names(
-    drafts: Sequence[DraftStage], held: Mapping[NodeId, Columns], before: Mapping[NodeId, Columns] | None = None
-) -> dict[str, dict[str, str]]:
-    """By channel, the names that columns had `before`, by default in the rows that are `held`, by those that they have
-    now: what a stage that reads them has noted of its state is in the old ones. Misuse if a change is not possible."""
-    found: dict[str, dict[str, str]] = {}
-    for draft in drafts:
-        uid = draft.spec.uid
-        if uid in held:
-            now = evolve(held[uid], channel_schema(draft.schema, uid), draft.spec.renamed, uid).columns
-            renamed = (before or held).get(uid, held[uid]).renamed_in(now)
-            if renamed:
-                found[uid] = {new: old for old, new in renamed.items()}
-    return found
 
 
 def _first(record: ChannelRecord, readers: Sequence[StagePlan], log: ChannelLog) -> int:

@@ -19,10 +19,10 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.moved import Homes, find_moved, relocate_position
 from strobe.hosts.spark.pipeline.pipeline import Pipeline, channel_of
 from strobe.hosts.spark.plans.changes import uncompared
-from strobe.hosts.spark.plans.description import describe_stage
-from strobe.hosts.spark.restore.channels import former_names, held_columns, plan_channel
+from strobe.hosts.spark.restore.channels import held_columns, plan_channel
 from strobe.hosts.spark.restore.coming_again import rows_again
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
+from strobe.hosts.spark.restore.former import Former
 from strobe.hosts.spark.restore.plan import (
     ChannelPlan,
     ClaimMode,
@@ -89,8 +89,9 @@ def plan_restore(
     how = _how(pipeline, home, found, manifest, findings)
     _check_snapshot(found, manifest, options, findings)
     homes = _homes(home, found, manifest, how)
-    then = _in_former_names(drafts, home, found, manifest, descriptions)
-    stages = tuple(_stages(pipeline, found, names, homes, options, descriptions, then, findings))
+    former = _former(drafts, home, found, manifest)
+    then = {**descriptions, **{d.spec.uid: former.now(d) for d in drafts if former.concerns(d)}}
+    stages = tuple(_stages(pipeline, found, names, homes, options, descriptions, then, former, findings))
     findings.warnings += rows_again(pipeline, drafts, home, stages, rollback=how is How.ROLLBACK)
     channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
     sinks = tuple(_sinks(pipeline, drafts, home, base, found, manifest, how, homes, names, options, findings))
@@ -238,6 +239,7 @@ def _stages(
     options: RestoreOptions,
     descriptions: Mapping[NodeId, Json],
     then: Mapping[NodeId, Json],
+    former: Former,
     findings: _Findings,
 ) -> Iterator[StagePlan]:
     """`then`: the descriptions as they would have been with the columns' names at the snapshot."""
@@ -259,7 +261,7 @@ def _stages(
             moved = {} if spec.inputs else _moved(uid, found, record, descriptions[uid], homes, findings)
             yield StagePlan(uid, StageAction.REPLACING, record, starts=starts, moved=moved, replaces=replaced[uid])
         else:
-            _check_state(uid, record, then[uid], options, findings)
+            _check_state(uid, record, then[uid], former, options, findings)
             change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
             sources = rearranged(renamed_sources(record.extra, names), descriptions[uid])
             fresh = {
@@ -276,24 +278,19 @@ def _stages(
                 findings.problems.append(_dropped(pipeline, uid, record, manifest))
 
 
-def _in_former_names(
-    drafts: Sequence[DraftStage],
-    home: JobHome,
-    found: Located,
-    manifest: Manifest,
-    descriptions: Mapping[NodeId, Json],
-) -> Mapping[NodeId, Json]:
+def _former(drafts: Sequence[DraftStage], home: JobHome, found: Located, manifest: Manifest) -> Former:
     try:
         known = {d.spec.uid: held_columns(channel_of(d.spec.uid), home, found, manifest) for d in drafts}
-        former = former_names(drafts, {uid: held for uid, held in known.items() if held is not None})
+        held = {uid: columns for uid, columns in known.items() if columns is not None}
+        return Former.of(drafts, held, held)
     except StrobeError:
-        return descriptions  # why a channel's columns cannot change is said of the channel
-    readers = [d for d in drafts if any(read in former for read in d.spec.inputs)]
-    return {**descriptions, **{d.spec.uid: describe_stage(d.result, d.spec.output_mode, former) for d in readers}}
+        return Former()  # why a channel's columns cannot change is said of the channel
 
 
-def _check_state(uid: NodeId, record: NodeRecord, now: Json, options: RestoreOptions, findings: _Findings) -> None:
-    differences = compare_stages(dict(record.extra), now)
+def _check_state(
+    uid: NodeId, record: NodeRecord, now: Json, former: Former, options: RestoreOptions, findings: _Findings
+) -> None:
+    differences = compare_stages(former.without_casts(dict(record.extra)), former.without_casts(now))
     problem = changed_state(uid, differences, allowed=uid in options.allow_changed_state)
     if problem is not None:
         findings.problems.append(problem)

@@ -31,15 +31,16 @@ from strobe.hosts.spark.home.moved import Homes, find_moved, rewrite_source_logs
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.changes import uncompared
 from strobe.hosts.spark.plans.description import describe_stage
-from strobe.hosts.spark.restore.channels import former_names, restore_channel
+from strobe.hosts.spark.restore.channels import restore_channel
 from strobe.hosts.spark.restore.coming_again import from_start, source_places
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
+from strobe.hosts.spark.restore.former import Former
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
 from strobe.hosts.spark.restore.replacing import replacements
 from strobe.hosts.spark.restore.rescale import rescale_stages
 from strobe.hosts.spark.restore.restore import restore_job, sweep_leftovers
 from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
-from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage, open_stages
+from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage, open_stages, sink_contexts
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.ids import ChannelId, NodeId
@@ -76,9 +77,10 @@ def bring_up(
     if options.snapshot is not None or home.memory.restoring is not None:
         restore_job(pipeline, drafts, descriptions, home, base, spark, options)
     else:
-        sources = _check_file(pipeline, home, _in_former_names(pipeline, drafts, home, descriptions), options)
+        sources = _check_file(pipeline, drafts, home, descriptions, options)
         moved = _moved(pipeline, home, descriptions)
         _warn_of_sinks(pipeline, home, descriptions)
+        _check_sinks(pipeline, drafts, home, base)
         _add_stages(pipeline, drafts, home)
     stages = open_stages(pipeline, drafts, home, base)
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
@@ -92,15 +94,9 @@ def bring_up(
     return Ready(stages, descriptions)
 
 
-def _in_former_names(
-    pipeline: Pipeline,
-    drafts: Sequence[DraftStage],
-    home: JobHome,
-    descriptions: Mapping[NodeId, Mapping[str, Json]],
-) -> Mapping[NodeId, Mapping[str, Json]]:
-    """What the stages are now, with the names that their inputs' columns had at the last start, to be compared with
-    what was noted then. Refuses columns that cannot change so. The channel itself may have them already: a start that
-    came so far and no further."""
+def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> Former:
+    """The columns of channels at the last start. Refuses columns that cannot change so. The channel itself may have
+    the new ones already: a start that came so far and no further."""
     held: dict[NodeId, Columns] = {}
     before: dict[NodeId, Columns] = {}
     for draft in drafts:
@@ -113,9 +109,7 @@ def _in_former_names(
             changes = evolve(held[uid], channel_schema(draft.schema, uid), draft.spec.renamed, uid).changes
             for sentence in changes:
                 _log.warning("%s: %s", uid, sentence)
-    former = former_names(drafts, held, before)
-    readers = [d for d in drafts if any(read in former for read in d.spec.inputs)]
-    return {**descriptions, **{d.spec.uid: describe_stage(d.result, d.spec.output_mode, former) for d in readers}}
+    return Former.of(drafts, held, before)
 
 
 def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
@@ -143,15 +137,21 @@ def _with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> 
 
 
 def _check_file(
-    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Json], options: RestoreOptions
+    pipeline: Pipeline,
+    drafts: Sequence[DraftStage],
+    home: JobHome,
+    descriptions: Mapping[NodeId, Json],
+    options: RestoreOptions,
 ) -> dict[NodeId, tuple[NodeId, ...]]:
     """Refuse what cannot go on. Returns the stages whose channels are in another order now."""
     found: dict[NodeId, tuple[NodeId, ...]] = {}
+    former = _former(pipeline, drafts, home)
+    then = {**descriptions, **{d.spec.uid: former.now(d) for d in drafts if former.concerns(d)}}
     for uid in pipeline.stages:
         before = home.memory.stages.get(uid)
         if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
             continue
-        differences = compare_stages(before, descriptions[uid])
+        differences = compare_stages(former.without_casts(before), former.without_casts(then[uid]))
         problem = changed_state(uid, differences, allowed=uid in options.allow_changed_state)
         if problem is not None:
             raise problem
@@ -195,6 +195,12 @@ def _warn_of_sinks(pipeline: Pipeline, home: JobHome, descriptions: Mapping[Node
         if isinstance(before, Mapping) and spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None:
             for sentence in changed_sinks(before.get("writes"), descriptions[uid]["writes"], homes):
                 _log.warning("%s: %s", uid, sentence)
+
+
+def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path) -> None:
+    for draft in drafts:
+        for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
+            sink.check_columns(context)
 
 
 def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:

@@ -165,7 +165,8 @@ def settle_parts(sink: TransactionalSink, context: SinkContext, manifest: Manife
 
 
 def _of(timeline: Timeline, context: SinkContext, home: JobHome) -> SinkContext:
-    return replace(context, timeline=timeline, staging=home.path(home.layout.staging(context.name, timeline)))
+    staging = home.path(home.layout.staging(context.name, timeline))
+    return replace(context, timeline=timeline, staging=staging, settling=True)
 
 
 def _resolve(

@@ -16,12 +16,16 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.channel.log import LOG, ChannelLog, DataFile
 from strobe.hosts.spark.channel.schema import channel_schema
-from strobe.hosts.spark.channel.writer import ChannelWriter, table_schema
+from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
+from strobe.hosts.spark.connectors.delta.evolving import Growth, check_growth, growth, has_evolved
+from strobe.hosts.spark.connectors.delta.rows import check_fit
 from strobe.hosts.spark.connectors.delta.table import is_plain
 from strobe.hosts.spark.connectors.origin import below, damaged, place_in, position_number, why_foreign
 from strobe.model.cut import Json
@@ -91,7 +95,15 @@ def why_not_visible(position: Json, what: str) -> StrobeError | None:
 
 
 def outlook(
-    where: Path, what: str, *, keyed: bool, position: Json, context: SinkContext, fork: bool, again: bool
+    where: Path,
+    what: str,
+    *,
+    keyed: bool,
+    position: Json,
+    context: SinkContext,
+    fork: bool,
+    again: bool,
+    evolves: bool = False,
 ) -> SinkOutlook:
     there = DeltaTable.is_deltatable(str(where))
     origin = place_in(position) if isinstance(position, dict) and "letters" in position else None
@@ -101,13 +113,13 @@ def outlook(
             return SinkOutlook(SinkFate.COPIED, f"{where} would start as a copy of {origin}", foreign)
     was = recorded(position)
     if fork:
-        return _of_fork(where, what, there and not again, was, context, keyed, copied=there)
+        return _of_fork(where, what, there and not again, was, context, keyed, evolves, copied=there)
     if was is None:
         warning = f"{what} is not part of the snapshot: what it holds stays." if there else ""
         return SinkOutlook(SinkFate.KEPT if there else SinkFate.EMPTY, "it is not part of the snapshot", None, warning)
     path, version = was
     if path != where:
-        return _of_fork(where, what, there and not again, was, context, keyed, copied=there)
+        return _of_fork(where, what, there and not again, was, context, keyed, evolves, copied=there)
     if not there:
         gone = Failed(
             f"{what} is gone: {where} is no Delta table any more, so it cannot go back to version {version}.",
@@ -115,12 +127,19 @@ def outlook(
             next="Put it back, or give the sink another path: it then starts empty.",
         )
         return SinkOutlook(SinkFate.ROLLED_BACK, f"to version {version}", gone)
-    problem = why_unreachable(path, version) or _fits(path, context, keyed, what)
+    problem = why_unreachable(path, version) or _fits(was, context, keyed, evolves, what)
     return SinkOutlook(SinkFate.ROLLED_BACK, f"{where} goes back to version {version}", problem)
 
 
 def _of_fork(
-    where: Path, what: str, taken: bool, was: tuple[Path, int] | None, context: SinkContext, keyed: bool, copied: bool
+    where: Path,
+    what: str,
+    taken: bool,
+    was: tuple[Path, int] | None,
+    context: SinkContext,
+    keyed: bool,
+    evolves: bool,
+    copied: bool,
 ) -> SinkOutlook:
     """A table that begins anew: as a copy, if there is something to copy."""
     if was is not None and was[0] == where and copied:
@@ -145,7 +164,7 @@ def _of_fork(
     if reason is not None:
         warning = f"{what} starts empty, without the rows from before the snapshot: {reason.what}"
         return SinkOutlook(SinkFate.EMPTY, f"{where}: version {version} of {path} cannot be read", None, warning)
-    problem = None if copied else _fits(path, context, keyed, what)
+    problem = None if copied else _fits(was, context, keyed, evolves, what)
     return SinkOutlook(SinkFate.COPIED, f"{where} starts as a copy of {path} at version {version}", problem)
 
 
@@ -179,14 +198,30 @@ def files_of(path: Path, version: int) -> list[Path]:
     return [path / from_delta_log(name) for name in named.to_pylist()]
 
 
-def _fits(path: Path, context: SinkContext, keyed: bool, what: str) -> StrobeError | None:
-    there, now = table_schema(path), channel_schema(context.schema, context.stage)
-    if there == now or ((keyed or not is_plain(path)) and {f.name for f in now} <= {f.name for f in there}):
+def _fits(was: tuple[Path, int], context: SinkContext, keyed: bool, evolves: bool, what: str) -> StrobeError | None:
+    """Why the table, as it was at that version, cannot take the stage's rows."""
+    path, version = was
+    table = DeltaTable(str(path), version=max(version, 0))
+    there, now = (
+        StructType.fromJson(json.loads(table.schema().to_json())),
+        channel_schema(context.schema, context.stage),
+    )
+    if there == now:
         return None
+    try:
+        found = growth(there, now) if evolves else Growth()
+        check_growth(table, found, what, context.stage)
+        if evolves or keyed or has_evolved(path) or not is_plain(path):
+            grown = found.applied(there)
+            check_fit({f.name: f for f in to_arrow_schema(grown, timezone="UTC")}, context, what)
+            return None
+    except StrobeError as error:
+        return error
     return Misuse(
         f"Stage {context.stage!r} now returns {now.simpleString()}, but {what} holds {there.simpleString()}.",
         untouched="Nothing was changed.",
-        next="Return the same columns as before, or write to another table.",
+        next='Return the same columns as before; or let the table get new columns, with DeltaSink(…, schema="evolve"); '
+        "or write to another table.",
     )
 
 

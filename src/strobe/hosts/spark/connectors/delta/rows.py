@@ -7,7 +7,7 @@ table that asks for nothing costs nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from strobe.hosts.spark.connectors.delta.keys import (
 )
 from strobe.model.errors import Misuse
 
-__all__ = ["RowRules", "newest_by_key"]
+__all__ = ["RowRules", "check_fit", "newest_by_key"]
 
 _CONSTRAINT: Final = "delta.constraints."
 
@@ -38,11 +38,9 @@ class RowRules:
 
     def __init__(self, table: DeltaTable, context: SinkContext, key: Sequence[str], what: str) -> None:
         self.key = tuple(key)
-        columns = {field.name: field for field in pa.schema(table.schema().to_arrow())}
-        self._check_columns(columns, context, what)
-        self._target = pa.schema([columns[name] for name in context.schema.names])
-        self._missing = [field for name, field in columns.items() if name not in context.schema.names]
-        self._partitions = [n for n in table.metadata().partition_columns if n in context.schema.names]
+        self._columns = {field.name: field for field in pa.schema(table.schema().to_arrow())}
+        check_fit(self._columns, context, what)
+        self._partition_columns = table.metadata().partition_columns
         self._constraints = {
             name.removeprefix(_CONSTRAINT): expression
             for name, expression in table.metadata().configuration.items()
@@ -52,10 +50,12 @@ class RowRules:
     def split(self, rows: pa.Table, batch: int) -> tuple[pa.Table, list[Rejected]]:
         """The rows of one batch that can be written, in the table's types, and those that cannot."""
         bad: dict[int, str] = {}
-        columns = [self._fitted(rows, field, bad) for field in self._target]
+        # Rows that were staged before the stage returned other columns have those of then.
+        target = [field for name, field in self._columns.items() if name in rows.column_names]
+        columns = [self._fitted(rows, field, bad) for field in target]
         same_key = f"another row of the batch has the same key ({', '.join(self.key)})"
-        for name in self._partitions:
-            at = self._target.get_field_index(name)
+        for name in (n for n in self._partition_columns if n in rows.column_names):
+            at = [field.name for field in target].index(name)
             before = columns[at].null_count
             columns[at] = _without_empty(columns[at])
             if name in self.key and columns[at].null_count > before:
@@ -64,11 +64,11 @@ class RowRules:
                 bad.setdefault(
                     number, f"the text of column {name}, a partition, is longer than {longest_partition(name)} bytes"
                 )
-        for field, column in zip(self._target, columns, strict=True):
+        for field, column in zip(target, columns, strict=True):
             if not field.nullable and column.null_count:
                 for number in pc.indices_nonzero(pc.is_null(column)).to_pylist():
                     bad.setdefault(number, f"column {field.name} must not be null")
-        fitted = pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in self._target]))
+        fitted = pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in target]))
         for name, expression in self._constraints.items():
             for number in _violations(fitted, expression):
                 bad.setdefault(number, f"it violates the constraint {name}: {expression}")
@@ -108,30 +108,31 @@ class RowRules:
                 yield from (left[n] for n in numbers)
 
     def _completed(self, rows: pa.Table) -> pa.Table:
-        for field in self._missing:
+        for field in (f for name, f in self._columns.items() if name not in rows.column_names):
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows
 
-    def _check_columns(self, columns: dict[str, pa.Field], context: SinkContext, what: str) -> None:
-        names = context.schema.names
-        problems = [f"the table has no column {name}" for name in names if name not in columns]
-        problems += [
-            f"the stage has no column {name}, which must not be null"
-            for name, field in columns.items()
-            if name not in names and not field.nullable
-        ]
-        for one in context.schema.fields:
-            field = columns.get(one.name)
-            if field is not None and not _may_fit(to_arrow_type(one.dataType, timezone="UTC"), field.type):
-                problems.append(
-                    f"column {one.name} is {one.dataType.simpleString()} here and {field.type} in the table"
-                )
-        if problems:
-            raise Misuse(
-                f"Stage {context.stage!r} cannot write to {what}: {'; '.join(problems)}.",
-                untouched="The table is unchanged.",
-                next="Return the table's columns from the stage, or write to another table.",
-            )
+
+def check_fit(columns: Mapping[str, pa.Field], context: SinkContext, what: str) -> None:
+    """Misuse if rows of the stage can never be rows of a table with these columns."""
+    names = context.schema.names
+    problems = [f"the table has no column {name}" for name in names if name not in columns]
+    problems += [
+        f"the stage has no column {name}, which must not be null"
+        for name, field in columns.items()
+        if name not in names and not field.nullable
+    ]
+    for one in context.schema.fields:
+        field = columns.get(one.name)
+        if field is not None and not _may_fit(to_arrow_type(one.dataType, timezone="UTC"), field.type):
+            problems.append(f"column {one.name} is {one.dataType.simpleString()} here and {field.type} in the table")
+    if problems:
+        raise Misuse(
+            f"Stage {context.stage!r} cannot write to {what}: {'; '.join(problems)}.",
+            untouched="The table is unchanged.",
+            next="Return the table's columns from the stage; or let the table get new columns and wider types, with "
+            'DeltaSink(…, schema="evolve"); or write to another table.',
+        )
 
 
 def _may_fit(here: pa.DataType, there: pa.DataType) -> bool:
@@ -198,4 +199,4 @@ def _values(rows: pa.Table) -> list[dict[str, Any]]:
 
 def newest_by_key(batches: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
     """Of several batches, in order, the newest row of each key."""
-    return last_of_each_key(pa.concat_tables(batches), key)
+    return last_of_each_key(pa.concat_tables(batches, promote_options="default"), key)

@@ -14,6 +14,7 @@ one key is said in `delta_keys`; that nobody else writes to the table is seen to
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import uuid
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from strobe.hosts.spark.channel.log import ChannelLog, DataFile
 from strobe.hosts.spark.channel.parquet import write_batch
@@ -44,8 +46,9 @@ from strobe.hosts.spark.connectors.base import (
 )
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
 from strobe.hosts.spark.connectors.delta import restore as delta_restore
+from strobe.hosts.spark.connectors.delta.evolving import Growth, check_growth, evolve_table, growth, has_evolved
 from strobe.hosts.spark.connectors.delta.keys import check_columns, check_partitions
-from strobe.hosts.spark.connectors.delta.rows import RowRules, newest_by_key
+from strobe.hosts.spark.connectors.delta.rows import RowRules, check_fit, newest_by_key
 from strobe.hosts.spark.connectors.delta.table import (
     APPEND_ONLY,
     FencedTable,
@@ -67,6 +70,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink"]
 
+_log = logging.getLogger("strobe.job")
+
 
 class DeltaSink(TransactionalSink):
     """`DeltaSink("out/balances")` appends; `DeltaSink("out/balances", key="account")` upserts by key."""
@@ -80,15 +85,18 @@ class DeltaSink(TransactionalSink):
         partition_by: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         dead_letters: DeadLetters | None = None,
+        schema: str = "fixed",
     ) -> None:
         """`delivery` is "on_batch" or "on_snapshot". `partition_by` and `properties` are for the table when it is made;
-        properties are also set on one that exists. `dead_letters` takes rows that the table does not."""
+        properties are also set on one that exists. `dead_letters` takes rows that the table does not. `schema`:
+        "fixed", or "evolve" for a table that gets the columns, and wider types, that the stage returns."""
         where = f"DeltaSink({str(path)!r})"
         self.path = local_path(path, where)
         self.key = column_names(where, "key", key)
         self.partition_by = column_names(where, "partition_by", partition_by)
         self.properties = dict(properties or {})
         self.dead_letters = dead_letters
+        self._evolves = _evolves(where, schema)
         self._delivery = Delivery.of(delivery, "DeltaSink")
         self.rows_taken: int = 0
         self._writer: ChannelWriter | None = None
@@ -110,6 +118,22 @@ class DeltaSink(TransactionalSink):
         if output_mode == "complete":
             raise whole_results(self, stage, "Use output_mode='update' with a key")
 
+    def check_columns(self, context: SinkContext) -> None:
+        where = self._place(context)
+        if not DeltaTable.is_deltatable(str(where)) or self._is_plain(where, context):
+            return
+        table = DeltaTable(str(where))
+        found = self._growth(where, context)
+        check_growth(table, found, self.describe(), context.stage)
+        grown = found.applied(table_schema(where))
+        check_fit({f.name: f for f in to_arrow_schema(grown, timezone="UTC")}, context, self.describe())
+        if found:
+            _log.warning("%s of stage %s %s", self.describe(), context.stage, found.sentence())
+
+    def _growth(self, where: Path, context: SinkContext) -> Growth:
+        now = channel_schema(context.schema, context.stage)
+        return growth(table_schema(where), now) if self._evolves else Growth()
+
     def place(self) -> str:
         return os.path.normpath(self.path)
 
@@ -119,8 +143,10 @@ class DeltaSink(TransactionalSink):
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, context: SinkContext) -> None:
-        self._context = context
         self._where = self._place(context)
+        if context.settling and DeltaTable.is_deltatable(str(self._where)):
+            context = replace(context, schema=table_schema(self._where))
+        self._context = context
         self.check_stage(context.stage, context.output_mode)
         check_columns(context, self.key, self.partition_by, self.describe())
         what = f"{self.describe()} of stage {context.stage!r}"
@@ -143,6 +169,10 @@ class DeltaSink(TransactionalSink):
                 create_table(self._where, schema, self.partition_by, {**kept, **self.properties})
                 set_properties(self._where, self.properties)
             there = DeltaTable.is_deltatable(str(self._where))
+            if there:
+                found = self._growth(self._where, context)
+                check_growth(DeltaTable(str(self._where)), found, self.describe(), context.stage)
+                evolve_table(self._where, found)
             if self.key or (there and not self._is_plain(self._where, context)):
                 table = DeltaTable(str(self._where))
                 self._rules = RowRules(table, context, self.key, self.describe())
@@ -199,7 +229,7 @@ class DeltaSink(TransactionalSink):
 
     def _is_plain(self, where: Path, context: SinkContext) -> bool:
         same = table_schema(where) == channel_schema(context.schema, context.stage)
-        return not self.key and same and is_plain(where)
+        return not self.key and same and not has_evolved(where) and is_plain(where)
 
     def _is_left(self, context: SinkContext) -> bool:
         """Whether the table is on a later timeline already: an earlier attempt at a restore came so far. This timeline
@@ -297,7 +327,7 @@ class DeltaSink(TransactionalSink):
         elif self.key:
             self._publish(newest_by_key(batches, self.key), part.through, about)
         else:
-            self._publish(pa.concat_tables(batches), part.through, about)
+            self._publish(pa.concat_tables(batches, promote_options="default"), part.through, about)
 
     def _link(self, part: Part, writer: ChannelWriter) -> None:
         """The staged files become files of the table: nothing is written anew."""
@@ -356,7 +386,14 @@ class DeltaSink(TransactionalSink):
     def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
         where, what = self._place(context), f"{self.describe()} of stage {context.stage!r}"
         found = delta_restore.outlook(
-            where, what, keyed=bool(self.key), position=position, context=context, fork=fork, again=again
+            where,
+            what,
+            keyed=bool(self.key),
+            position=position,
+            context=context,
+            fork=fork,
+            again=again,
+            evolves=self._evolves,
         )
         if found.problem is not None:
             return found
@@ -387,3 +424,9 @@ class DeltaSink(TransactionalSink):
 
     def _place(self, context: SinkContext) -> Path:
         return real_path(self.path, context.base)
+
+
+def _evolves(where: str, schema: object) -> bool:
+    if schema not in ("fixed", "evolve"):
+        raise Misuse(f"{where}: schema={schema!r} is not one of fixed, evolve.")
+    return schema == "evolve"
