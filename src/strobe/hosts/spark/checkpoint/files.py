@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from strobe.hosts.spark.checkpoint import watermarks
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged
 
@@ -113,6 +114,8 @@ def batch_files(checkpoint: Path, batch: int) -> tuple[Path, ...]:
             raise _missing(checkpoint / needed)
     files += [Path("commits", str(b)) for b in _batches(checkpoint / "commits") if batch - 1 <= b <= batch]
     files += _source_files(checkpoint, batch)
+    kept = watermarks.newest(checkpoint, batch)
+    files += [kept.relative_to(checkpoint)] if kept is not None else []
     state = checkpoint / "state"
     if state.is_dir():
         partitions = read_offsets(checkpoint, batch).partitions

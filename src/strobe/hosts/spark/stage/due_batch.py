@@ -27,7 +27,7 @@ from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.checkpoint.stage_files import channel_positions
 from strobe.model.ids import NodeId
 
-__all__ = ["NO_DATA_BATCHES", "Waits", "due", "settle", "waits_of"]
+__all__ = ["NO_DATA_BATCHES", "Waits", "due", "plan_nodes", "settle", "waits_of"]
 
 NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _DEDUPLICATES = ("Deduplicate", "DeduplicateWithinWatermark")
@@ -43,7 +43,7 @@ class Waits:
 
 def waits_of(result: DataFrame, output_mode: str) -> Waits:
     """By the rules of Spark's operators: some ask for another batch when the watermark has moved, some always."""
-    operators = [node for node in _nodes(result._jdf.queryExecution().analyzed()) if node.isStreaming()]
+    operators = [node for node in plan_nodes(result._jdf.queryExecution().analyzed()) if node.isStreaming()]
     return Waits(
         watermark=any(_follows_watermark(node, output_mode) for node in operators),
         clock=any(_follows_clock(node) for node in operators),
@@ -105,7 +105,7 @@ def _follows_watermark(node: Any, output_mode: str) -> bool:
         or (kind == "TransformWithStateInPySpark" and str(node.outputMode()) != "Complete")
         or (kind == "FlatMapGroupsInPandasWithState" and str(node.timeout()) == "EventTimeTimeout")
     )
-    return stateful and any(below.getClass().getSimpleName() == "EventTimeWatermark" for below in _nodes(node))
+    return stateful and any(below.getClass().getSimpleName() == "EventTimeWatermark" for below in plan_nodes(node))
 
 
 def _follows_clock(node: Any) -> bool:
@@ -115,10 +115,10 @@ def _follows_clock(node: Any) -> bool:
     )
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def plan_nodes(plan: Any) -> Iterator[Any]:
     yield plan
     for child in _children(plan):
-        yield from _nodes(child)
+        yield from plan_nodes(child)
 
 
 def _children(plan: Any) -> list[Any]:

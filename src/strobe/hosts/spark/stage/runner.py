@@ -33,6 +33,7 @@ from strobe.hosts.spark.snapshot.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.hosts.spark.stage.failures import is_outage, permanent, reason, refused_query
 from strobe.hosts.spark.stage.settling import Settling
+from strobe.hosts.spark.stage.watermarks import WatermarkKeeper
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation
 
@@ -103,6 +104,7 @@ class StageRunner:
         agent.broken = self._agent_broken
         self._thread = threading.Thread(target=self._run, name=f"stage-{spec.uid}", daemon=True)
         self._running = threading.Event()
+        self._watermarks = WatermarkKeeper(spec.uid, result, agent.checkpoint)
         self._settling = Settling(
             spec, result, agent, self._life_apart,
             written=self._written, setting=self._setting, stopping=self._stopping,
@@ -344,6 +346,7 @@ class StageRunner:
     def _start_query(self) -> StreamingQuery:
         spec = self.spec
         spark: SparkSession = self._result.sparkSession
+        self._watermarks.begin_life()
         with _starting:
             settings = {"spark.sql.shuffle.partitions": str(self._partitions), **spec.conf}
             before = {key: spark.conf.get(key, None) for key in settings}
@@ -395,7 +398,9 @@ class StageRunner:
         self.busy_since = self.agent.stage.clock.time()
         done = False
         try:
+            self._watermarks.begin_batch(batch_id)
             self._write(batch, batch_id)
+            self._watermarks.end_batch(batch_id)
             self.agent.check_live(batch_id)
             done = True
         except BaseException as error:

@@ -1,0 +1,70 @@
+"""How far each watermark of a query has come after batch N, kept as `watermarks/N` beside Spark's own files.
+
+A query with several watermarks, such as an outer join, goes by the slowest of them (or the fastest). Spark logs only
+the one that it went by. The others are in its memory: a query that starts from a checkpoint takes each of them to be at
+zero until rows come on that side again, so windows stay open, and rows without a partner stay away, that would be out
+had it never stopped.
+
+A watermark is named by its column and delay, and by its number among those with the same name. A file counts only for a
+query with the same names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from strobe.model.errors import Damaged
+
+__all__ = ["DIRECTORY", "newest", "read", "write"]
+
+DIRECTORY: Final = "watermarks"
+_KEPT: Final = 100  # as many as Spark keeps batches
+
+Watermarks = Mapping[str, int | None]  # milliseconds by name; None where no row has come yet
+
+
+def write(checkpoint: Path, batch: int, watermarks: Watermarks) -> None:
+    """Whole or not at all. What is too old to be needed goes."""
+    directory = checkpoint / DIRECTORY
+    directory.mkdir(exist_ok=True)
+    temporary = directory / f".{batch}.strobe"
+    with temporary.open("w") as file:
+        json.dump({"version": 1, "watermarks": dict(watermarks)}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, directory / str(batch))
+    (directory / str(batch - _KEPT)).unlink(missing_ok=True)
+
+
+def newest(checkpoint: Path, batch: int) -> Path | None:
+    """The file that says how it was after `batch`: that batch's, or an older one's if no batch of Spark's lies between,
+    as behind a change of the number of partitions."""
+    try:
+        numbers = [int(name) for name in os.listdir(checkpoint / DIRECTORY) if name.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    last = max((n for n in numbers if n <= batch), default=None)
+    return None if last is None else checkpoint / DIRECTORY / str(last)
+
+
+def read(checkpoint: Path, batch: int) -> Watermarks | None:
+    """None if nothing is known."""
+    path = newest(checkpoint, batch)
+    if path is None:
+        return None
+    try:
+        value = json.loads(path.read_text())
+        found: dict[str, int | None] = value["watermarks"]
+        if value["version"] != 1 or not all(ms is None or type(ms) is int for ms in found.values()):
+            raise ValueError("it is not of version 1")
+        return dict(found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(
+            f"{path}, which says how far each watermark has come, cannot be read: {error}.",
+            untouched="Nothing was changed.",
+            next="Restore the job from a snapshot. Without that file Spark begins with the slowest watermark.",
+        ) from error
