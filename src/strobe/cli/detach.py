@@ -103,6 +103,10 @@ class Starter:
     def failed(self, error: StrobeError) -> None:
         self._say({"error": error.what, "untouched": error.untouched, "next": error.next, "exit_code": error.exit_code})
 
+    def pass_on(self, word: dict[str, Any]) -> None:
+        """What another process said that was started in turn."""
+        self._say(word)
+
     def _say(self, word: dict[str, Any]) -> None:
         pipe, self._pipe = self._pipe, None
         if pipe is not None:

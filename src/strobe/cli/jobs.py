@@ -16,6 +16,7 @@ from strobe.hosts.spark.commit.ledger import read_ledgers
 from strobe.hosts.spark.home.history import PastFigures, read_history
 from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.home.listing import list_jobs
+from strobe.hosts.spark.home.supervision import read_supervision
 from strobe.hosts.spark.job.control import call_job
 from strobe.hosts.spark.snapshot.metrics import progress_from_json
 from strobe.model.cut import Json
@@ -304,6 +305,9 @@ def _check_live(session: Session, job: str) -> None:
             next=f"See: strobe live --help, for example `strobe live snapshot {job}` and `strobe live down {job}`.",
         )
     if not is_held(session.home, job):
-        raise Misuse(
-            f"Job {job!r} is not running.", untouched="Nothing was changed.", next="Start it with `strobe run`."
-        )
+        supervision = read_supervision(session.home, job)
+        after = "Start it with `strobe run`."
+        if supervision is not None:
+            pid = supervision.status.pid
+            after = f"Its supervisor, process {pid}, starts it again soon; `kill {pid}` ends it for good."
+        raise Misuse(f"Job {job!r} is not running.", untouched="Nothing was changed.", next=after)

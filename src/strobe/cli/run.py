@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -18,8 +19,9 @@ from rich.console import Console
 from strobe.cli.detach import run_detached, show_detached, starter
 from strobe.cli.live_view import LiveView, PlainView
 from strobe.cli.log_files import PrivateLogFile, Redacted, Shown
-from strobe.cli.output import Command, Session, common_options
+from strobe.cli.output import Command, Session, Whole, common_options
 from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
+from strobe.cli.supervise import HOPELESS, Backoff, Supervised, obey_supervisor, supervise, supervisor_of
 from strobe.cli.watching import Watchers, Watching, watching_options
 from strobe.hosts.spark.job.job import Job, JobState, start_job
 from strobe.hosts.spark.job.rehearse import dry_run as plan_of
@@ -29,7 +31,7 @@ from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.snapshot.metrics import status_json
-from strobe.model.errors import Failed, StrobeError
+from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.store.layout import JobLayout
 
 __all__ = ["run_command"]
@@ -47,6 +49,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark", "opentelemetry")
         ("strobe run --py-files lib.zip,rates.py pipeline.py", "with modules that are not beside the file"),
         ("strobe run --store s3://bucket/prefix pipeline.py", "with its checkpoints there, whatever the file says"),
         ("strobe run -d pipeline.py", "in the background; see `strobe status`, `logs` and `stop`"),
+        ("strobe run -d --supervise pipeline.py", "and start it again when it dies"),
         ("strobe run -s ledger/12 pipeline.py --dry-run", "what going back to checkpoint 12 would do"),
         ("strobe run -s ledger/12 pipeline.py", "go back to it"),
         ("strobe run -p 8 pipeline.py", "resume with the state in 8 partitions"),
@@ -70,6 +73,15 @@ _LOGGERS = ("strobe", "py4j", "pyspark", "opentelemetry")
 )
 @click.option("--verbose", "-v", is_flag=True, help="Show what the job logs, not only warnings.")
 @click.option("--detach", "-d", is_flag=True, help="Return when the job runs; it goes on in the background.")
+@click.option("--supervise", "supervised", is_flag=True, help="Start the driver again when it, or its Spark, dies.")
+@click.option(
+    "--max-restarts",
+    type=Whole(0),
+    default=Backoff().limit,
+    metavar="N",
+    show_default=True,
+    help="With --supervise: give up after so many in a row.",
+)
 @click.option("--starter-pipe", type=int, hidden=True)
 @restore_options
 @base_option
@@ -86,6 +98,8 @@ def run_command(
     py_files: tuple[str, ...],
     verbose: bool,
     detach: bool,
+    supervised: bool,
+    max_restarts: int,
     starter_pipe: int | None,
     restore: RestoreOptions,
     name: str | None,
@@ -112,6 +126,12 @@ def run_command(
         end_spark()  # the job has its own
         show_detached(session, run_detached(pipeline.name, session.home))
         return 0
+    supervisor = supervisor_of(os.environ)
+    if supervised and supervisor is None:
+        return _supervise(pipeline.name, watching, Backoff(max_restarts), session, starter_pipe, detach, verbose)
+    if supervisor is not None:
+        obey_supervisor(supervisor.status)
+        restore = restore if not supervisor.resume else restore.resuming()
     quiet = session.json or detach
     with (
         starter(starter_pipe) as told,
@@ -122,7 +142,7 @@ def run_command(
         if not quiet:
             session.say(("strobe ", "bold"), f"starts job {pipeline.name!r} with {len(pipeline.stages)} stages …")
         with _steps(console) if console.is_terminal and not quiet else contextlib.nullcontext():
-            job = _started(pipeline, watchers, session, master, base, restore)
+            job = _started(pipeline, watchers, session, master, base, restore, supervisor)
         _stop_on_signals(job)
         watchers.watch_job(job)
         job.home.publish(target=_absolute(target), base=str((base or Path()).absolute()))
@@ -155,16 +175,39 @@ def _started(
     master: str | None,
     base: Path | None,
     restore: RestoreOptions,
+    supervisor: Supervised | None,
 ) -> Job:
     if watchers.url is not None:
         logging.getLogger("strobe.job").info("metrics at %s", watchers.url)
         if not session.json:
             session.say(("metrics ", "bold"), watchers.url)
     try:
-        return start_job(pipeline, home=str(session.home), master=master, base=base, restore=restore)
+        job = start_job(pipeline, home=str(session.home), master=master, base=base, restore=restore)
     except StrobeError as error:
         watchers.tell("job.failed", f"it did not start: {error.what}")
+        if supervisor is not None and isinstance(error, Damaged):
+            error.exit_code = HOPELESS
         raise
+    job.supervisor = None if supervisor is None else supervisor.status
+    return job
+
+
+def _supervise(
+    job: str,
+    watching: Watching,
+    backoff: Backoff,
+    session: Session,
+    starter_pipe: int | None,
+    detach: bool,
+    verbose: bool,
+) -> int:
+    end_spark()  # the driver has its own
+    with (
+        starter(starter_pipe) as told,
+        _Logs(session.home, job, level=_level(verbose, session.json, detach)),
+        Watchers(Watching(notify=watching.notify), job) as watchers,
+    ):
+        return supervise(job, session.home, told, backoff, watchers.tell, capture=session.json and not detach)
 
 
 def _absolute(target: str) -> str:

@@ -14,6 +14,7 @@ from strobe.cli.jobs import check_known, job_kind, numbers, show_doubt
 from strobe.cli.operator_view import job_view
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.home.listing import summarise
+from strobe.hosts.spark.home.supervision import Supervision, read_supervision
 from strobe.hosts.spark.job.control import call_job
 from strobe.hosts.spark.snapshot.metrics import status_from_json
 from strobe.model.errors import Failed, Misuse
@@ -66,8 +67,9 @@ def _show_summary(session: Session, job: str) -> None:
     """A job that does not run, or is of another kind."""
     kind = job_kind(session, job)
     summary = {**asdict(summarise(session.home, job)), "kind": kind}
+    supervision = read_supervision(session.home, job)
     if session.json:
-        session.answer(summary)
+        session.answer({**summary, "supervisor": None if supervision is None else supervision.to_json()})
         return
     session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
     if summary["error"]:
@@ -77,7 +79,18 @@ def _show_summary(session: Session, job: str) -> None:
         session.say(f"It is a system of live processes: `strobe live status {job}` shows its nodes.")
     else:
         show_doubt(session, job)
-        session.say("`strobe run` resumes it.")
+        session.say("`strobe run` resumes it." if supervision is None else supervised(supervision))
+
+
+def supervised(supervision: Supervision) -> str:
+    """Of a job that is not running now."""
+    status = supervision.status
+    when = "" if supervision.next_start is None else f" in {max(0.0, supervision.next_start - time.time()):.0f} s"
+    cause = f" Why: {status.cause}." if status.cause else ""
+    return (
+        f"Its supervisor, process {status.pid}, starts it{when}; restarts: {status.restarts}.{cause} "
+        f"`kill {status.pid}` ends it for good."
+    )
 
 
 def _watch(job: str, session: Session) -> None:
@@ -99,11 +112,12 @@ def _watch(job: str, session: Session) -> None:
 
 
 def _look(job: str, session: Session) -> RenderableType | None:
-    """None if the job is not running. One that does not answer now may do so later."""
+    """None if the job is not running. One that does not answer now may do so later, as may one with a supervisor."""
     if not _runs(session, job):
-        return None
+        supervision = read_supervision(session.home, job)
+        return None if supervision is None else Text(supervised(supervision), style="yellow")
     try:
         status = call_job(session.home, job, "GET", "/v1/status")
     except Failed as error:
-        return Text(str(error), style="yellow") if _runs(session, job) else None
+        return Text(str(error), style="yellow") if _runs(session, job) else _look(job, session)
     return job_view(status_from_json(status), _CHECKPOINTS)

@@ -214,6 +214,11 @@ class JobLayout(_Blobs):
         return f"{self.root}/runtime.json"
 
     @property
+    def supervisor(self) -> str:
+        """Who starts the driver again when it dies."""
+        return f"{self.root}/supervisor.json"
+
+    @property
     def store(self) -> str:
         """Which store holds the checkpoints."""
         return f"{self.root}/store.json"

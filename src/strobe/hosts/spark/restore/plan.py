@@ -54,6 +54,10 @@ class RestoreOptions:
     allow_changed_state: tuple[str, ...] = ()
     verify: bool = False
 
+    def resuming(self) -> RestoreOptions:
+        """What of it still counts when the restore has begun, and the job finishes it by itself."""
+        return RestoreOptions(partitions=self.partitions, stage_partitions=self.stage_partitions)
+
     def __post_init__(self) -> None:
         if self.root is not None:
             check_root(self.root, "root")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from strobe.hosts.spark.home.supervision import SupervisorStatus
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.model.errors import Failed
 from strobe.model.redaction import redact
@@ -98,20 +99,6 @@ class SinkStatus:
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", redact(self.where))
         object.__setattr__(self, "error", redact(self.error))
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorStatus:
-    """Who starts the driver again when it dies: how often it has, how often in a row it will, and why it last did."""
-
-    pid: int
-    restarts: int
-    limit: int
-    cause: str = ""
-    at: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cause", redact(self.cause))
 
 
 @dataclass(frozen=True, slots=True)
