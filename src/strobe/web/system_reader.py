@@ -8,6 +8,7 @@ from typing import Any
 
 from strobe.hosts.live.journal.journals import journal_directory, whole_journal
 from strobe.verify.diagram import render
+from strobe.verify.journal import Journal
 from strobe.web.drawing import Link, draw
 from strobe.web.home_reader import HomeReader
 from strobe.web.snapshot_reader import SnapshotReader, links_of
@@ -39,7 +40,8 @@ class SystemReader:
     def diagram(self, name: str, events: int) -> str:
         """The space–time diagram of the system's journal, as SVG; Misuse if it keeps none, or still writes it."""
         self._jobs.kind(name)
-        return render(whole_journal(self._home, name), max_events=events)
+        journal = whole_journal(self._home, name)
+        return render(Journal(journal.header, list(journal.events())), max_events=events)
 
     def _graph(self, name: str, report: dict[str, Any]) -> tuple[list[str], list[Link]]:
         nodes = [str(n.get("node")) for n in report.get("nodes", [])]
