@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from strobe.look.types import Field, Unsupported, schema_from
 from strobe.model.paths import RelativePath, from_delta_log
-from strobe.store.tree import open_regular
+from strobe.store.tree import Tree
 
 __all__ = ["TableAt", "TableFile", "read_files", "table_at"]
 
@@ -52,8 +52,8 @@ class TableAt:
 
 def table_at(root: Path, version: int) -> TableAt:
     """The table as it was at `version`. FileNotFoundError if the log does not go so far."""
-    log = root / _LOG
-    names = sorted(p.name for p in log.iterdir())
+    log = Tree(root)
+    names = sorted(log.names(_LOG))
     start, actions = _from_checkpoint(log, names, version)
     columns: tuple[Field, ...] = ()
     files: dict[str, TableFile] = {}
@@ -83,7 +83,7 @@ def table_at(root: Path, version: int) -> TableAt:
 def read_files(table: TableAt, files: tuple[TableFile, ...]) -> Iterator[tuple[TableFile, pa.Table]]:
     """The rows of some files, with the columns of the table."""
     for each in files:
-        with open_regular(table.root / each.path) as file:
+        with Tree(table.root).open_read(each.path) as file:
             yield each, shaped(pq.read_table(pa.PythonFile(file)), table.columns, each.partition)
 
 
@@ -109,9 +109,9 @@ def shaped(rows: pa.Table, columns: tuple[Field, ...], partition: Mapping[str, s
     return pa.table(arrays, names=[column.name for column in columns])
 
 
-def _entries(log: Path, numbers: list[int]) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+def _entries(log: Tree, numbers: list[int]) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
     for number in numbers:
-        with open_regular(log / f"{number:020d}.json") as file:
+        with log.open_read(f"{_LOG}/{number:020d}.json") as file:
             raw = file.read(_LARGEST_ENTRY + 1)
         if len(raw) > _LARGEST_ENTRY:
             raise ValueError(f"entry {number} of its log is too large")
@@ -123,7 +123,7 @@ def _entries(log: Path, numbers: list[int]) -> Iterator[tuple[int, dict[str, Any
             yield number, action, info
 
 
-def _from_checkpoint(log: Path, names: list[str], version: int) -> tuple[int, list[dict[str, Any]]]:
+def _from_checkpoint(log: Tree, names: list[str], version: int) -> tuple[int, list[dict[str, Any]]]:
     """The newest complete checkpoint at or below `version`, and its actions; (-1, []) if there is none."""
     parts: dict[tuple[int, int], set[str]] = {}
     for name in names:
@@ -135,7 +135,7 @@ def _from_checkpoint(log: Path, names: list[str], version: int) -> tuple[int, li
     number, found = max(complete, key=lambda each: each[0])
     actions: list[dict[str, Any]] = []
     for name in sorted(found):
-        with open_regular(log / name) as file:
+        with log.open_read(f"{_LOG}/{name}") as file:
             source = pq.ParquetFile(pa.PythonFile(file))
             wanted = [c for c in ("metaData", "protocol", "add") if c in source.schema_arrow.names]
             for row in source.read(columns=wanted).to_pylist(maps_as_pydicts="lossy"):

@@ -14,6 +14,7 @@ plain, lengths are held against what is there, and what is decompressed is bound
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import struct
 import zipfile
@@ -186,7 +187,9 @@ def _overlaid(
         pending = dict(changed)
         keys: list[bytes] = []
         values: list[bytes] = []
-        items: Iterator[tuple[bytes, bytes]] = db.items()  # type: ignore[assignment]
+        items: Iterator[tuple[bytes, bytes]] = iter(db.items())  # type: ignore[arg-type]
+        while not pending and not ranges and (taken := list(itertools.islice(items, _CHUNK))):
+            yield Chunk([key for key, _ in taken], [value for _, value in taken])
         for key, value in items:
             if pending and key in pending:
                 append, newer = pending.pop(key)
@@ -215,7 +218,9 @@ def _apply(
 ) -> None:
     """Notes for each key what it is now: (whether it is appended to what the full copy has, the value or None)."""
     for kind, key, value in records:
-        if kind == _MERGE:
+        if kind == _PUT:
+            changed[key] = (False, value)
+        elif kind == _MERGE:
             append, before = changed.get(key, (True, b""))
             changed[key] = (append, value) if before is None else (append, before + (value or b""))
         elif kind == _RANGE:
