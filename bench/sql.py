@@ -85,7 +85,8 @@ def main() -> None:
     job = counting.started_with(keys)
     home = args.dir / "job" / "home"
     try:
-        first = int(job.checkpoint())
+        cache = str(args.dir / "cache")
+        one = ask(f"counting/{int(job.checkpoint())}", home, cache)
         changed = np.random.default_rng(1).choice(np.arange(keys, dtype=np.int64), keys // 100, replace=False)
         before = job.status().stages[1].batch
         counting.put("changed", changed)
@@ -95,8 +96,6 @@ def main() -> None:
         second = int(job.checkpoint())
         cold = ask(f"counting/{second}", home, "")
         warm = min(timed(lambda: by_spark(spark, home, f"counting/{second}")) for _ in range(2))
-        cache = str(args.dir / "cache")
-        one = ask(f"counting/{first}", home, cache)
         two = ask(f"counting/{second}", home, cache)
     finally:
         job.stop()
