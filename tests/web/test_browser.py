@@ -176,6 +176,21 @@ def test_names_errors_and_rows_are_only_words(home: Path, browser: Browser) -> N
         assert page.evaluate("document.body.id") == ""
 
 
+def test_a_violated_invariant_is_seen_on_both_pages(home: Path, browser: Browser) -> None:
+    verdict = {"on_violation": "warn", "snapshot": 12, "violations": 1, "skipped": 0}
+    status = a_status("ledger", invariants=[
+        {"name": "zero-sum", "outcome": "violated", "sentence": "3 rows should not exist.", **verdict},
+        {"name": "no-debt", "outcome": "holds", "sentence": "", **verdict},
+    ])  # fmt: skip
+    with running(home, "ledger", lambda b: status), Served(home) as served, looking(browser, served.url) as page:
+        expect(page.locator("tbody")).to_contain_text("1 invariant violated")
+        go(page, "/job/ledger")
+        expect(page.get_by_role("alert")).to_contain_text(
+            "Invariant zero-sum violated at snapshot 12. 3 rows should not"
+        )
+        expect(page.locator(".invariant")).to_have_text("Invariant no-debt: holds at snapshot 12")
+
+
 def test_an_order_is_explained_confirmed_and_answered(home: Path, browser: Browser) -> None:
     given: list[dict[str, Any]] = []
     go_on = threading.Event()

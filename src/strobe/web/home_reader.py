@@ -85,6 +85,7 @@ class HomeReader:
             self._statuses.forget(name)
         status = asked.status or {}
         stages = status.get("nodes" if kind == "live" else "stages")
+        invariants = [i for i in status.get("invariants") or () if isinstance(i, dict)]
         return JobRow(
             name=name,
             kind=kind,
@@ -99,6 +100,8 @@ class HomeReader:
             lag_rows=_lag(stages, "queued" if kind == "live" else "lag_rows"),
             last=self._snapshots.last(name),
             retained=None if summary.checkpoints is None else list(summary.checkpoints),
+            invariants=len(invariants),
+            violated=sum(i.get("outcome") == "violated" for i in invariants),
         ), asked
 
     def job(self, name: str) -> JobView:

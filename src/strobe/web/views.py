@@ -80,7 +80,8 @@ class LastSnapshot(msgspec.Struct, frozen=True):
 
 
 class JobRow(msgspec.Struct, frozen=True):
-    """A job, or a live system, in a line. `trouble`: it runs and could not be asked, and why. `error`: its own."""
+    """A job, or a live system, in a line. `trouble`: it runs and could not be asked, and why. `error`: its own.
+    `violated`: how many of its invariants did not hold when they were last asked."""
 
     name: str
     kind: str
@@ -95,6 +96,8 @@ class JobRow(msgspec.Struct, frozen=True):
     lag_rows: int | None = None
     last: LastSnapshot | None = None
     retained: list[int] | None = None
+    invariants: int = 0
+    violated: int = 0
 
 
 class StageView(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ export function Job({ job, session }) {
     <${Trouble} error=${seen.job.trouble} />
     <${Trouble} error=${seen.job.error} role="alert" />
     <${Sinks} sinks=${seen.sinks} />
+    <${Invariants} all=${seen.facts.invariants || []} job=${job} />
     <${Barrier} seen=${seen} way=${way} snapshot=${snapshot} now=${now} />
     <div class=${`split ${stage ? "open" : ""}`}>
       <section class="card" aria-label="The graph">
@@ -98,6 +99,12 @@ function Barrier({ seen, way, snapshot, now }) {
   return html`<div class=${`barrier ${current ? "on" : ""}`} role="status" aria-live="polite" data-snapshot=${snapshot || ""}>
     <span class="bar" aria-hidden="true"><i style=${{ width: `${current && total ? (100 * way.done) / total : 0}%` }}></i></span>
     <span>${head}</span><span class="quiet grow" title=${more}>${more}</span></div>`;
+}
+
+function Invariants({ all, job }) {
+  return all.map((i) => (i.outcome === "violated" || i.outcome === "failed"
+    ? html`<${Trouble} key=${i.name} error=${`Invariant ${i.name} ${i.outcome}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}. ${i.sentence || ""}`} next=${`See: strobe checks ${job}`} role="alert" />`
+    : html`<p class="invariant quiet" key=${i.name}>Invariant ${i.name}: ${i.outcome || "not asked yet"}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}</p>`));
 }
 
 function Sinks({ sinks }) {

@@ -2,7 +2,7 @@
 import { html } from "../vendor/htm-preact.js";
 import { part, useWatch } from "../api.js";
 import { Loading, Lost, State, Trouble, useNow } from "../parts/bits.js";
-import { clock, count, ms, since } from "../words.js";
+import { clock, count, ms, plural, since } from "../words.js";
 
 export function Jobs() {
   const { seen, trouble, lost } = useWatch("jobs");
@@ -26,7 +26,7 @@ function Table({ jobs, now, path, stage, waiting }) {
 function Row({ j, now, path, stage, waiting }) {
   return html`<tr>
       <th scope="row" data-label="name"><a href=${`#/${path}/${part(j.name)}`}>${j.name}</a></th>
-      <td data-label="state"><${State} state=${j.state} /></td>
+      <td data-label="state"><${State} state=${j.state} />${j.violated ? html` <span class="bad-ink">${plural(j.violated, "invariant")} violated</span>` : j.invariants ? html` <span class="quiet">${plural(j.invariants, "invariant")}</span>` : ""}</td>
       <td class="num" data-label=${stage}>${count(j.stages)}</td>
       <td class="num" data-label=${waiting}>${count(j.lag_rows)}</td>
       <td data-label="last snapshot">${j.last ? html`<${Last} j=${j} now=${now} path=${path} />` : "none yet"}</td>
