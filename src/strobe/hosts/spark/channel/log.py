@@ -45,6 +45,7 @@ __all__ = ["LOG", "ChannelLog", "Commit", "DataFile", "entry_name"]
 
 LOG: Final = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
 _POLL_SECONDS: Final = 0.01
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, Damaged)
 
@@ -92,7 +93,9 @@ class ChannelLog:
         self._cuts: list[tuple[int, int]] = []  # (version of the cut, version it goes back to), ascending
         self._trimmed = -1
         self._batches: dict[Timeline, int] = {}
+        self._told: dict[Timeline, int] = {}  # last batches that the table knows, whatever is left of its log
         self._ended = False
+        self.redefined = -1  # the newest version in which somebody else changed columns, properties or protocol
         self.incarnation = Incarnation(0)
         self.timeline = Timeline(0)
         self.refresh()
@@ -105,6 +108,11 @@ class ChannelLog:
     def head(self) -> int:
         """The newest version, housekeeping included; -1 when there is no table yet."""
         return self._head
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log still begins with the table's creation."""
+        return (self._dir / entry_name(0)).exists()
 
     @property
     def end(self) -> int:
@@ -125,7 +133,13 @@ class ChannelLog:
 
     def last_batch(self, timeline: Timeline) -> int | None:
         """The last batch that was committed on `timeline`."""
-        return self._batches.get(timeline)
+        known = (self._batches.get(timeline), self._told.get(timeline))
+        return max((batch for batch in known if batch is not None), default=None)
+
+    def tell(self, timeline: Timeline, batch: int) -> None:
+        """The table's own mark: it outlives a clean-up of the log, which takes the entries away that say so."""
+        with self._changed:
+            self._told[timeline] = max(self._told.get(timeline, -1), batch)
 
     def batches(self) -> Mapping[Timeline, int]:
         with self._changed:
@@ -233,14 +247,20 @@ class ChannelLog:
 
     def _restart(self) -> None:
         names = [p.name for p in self._dir.iterdir()] if self._dir.is_dir() else []
-        self._next = min((int(m[1]) for n in names if (m := _ENTRY.fullmatch(n))), default=0)
-        self._head = -1
+        entries = [int(m[1]) for n in names if (m := _ENTRY.fullmatch(n))]
+        # A clean-up of the log may leave nothing but a checkpoint of it: the next version comes behind that.
+        summed_up = max((int(m[1]) for n in names if (m := _CHECKPOINT.match(n))), default=-1)
+        self._next = min(entries, default=summed_up + 1)
+        self._head = -1 if entries else summed_up
         self._all, self._live, self._live_versions, self._cuts = {}, [], [], []
         self._trimmed, self._ended, self._batches = -1, False, {}
 
     def _absorb(self, version: int, raw: bytes) -> None:
         try:
-            self._take_in(version, *_decode(version, raw))
+            info, commit = _decode(version, raw)
+            self._take_in(version, info, commit)
+            if "strobe.kind" not in info and (b'"metaData"' in raw or b'"protocol"' in raw):
+                self.redefined = version
         except _UNREADABLE as e:
             raise Damaged(
                 f"Entry {version} of the log of channel {self.path.name} cannot be read ({e}).",

@@ -28,11 +28,10 @@ __all__ = ["parquet_files", "write_batch", "write_files", "write_parquet"]
 
 _OPTIONS: Final = {
     # The cheapest to write and to read of what was measured (bench/channel.py --codecs): encodings that pack numbers,
-    # then a light codec (not "lz4": Arrow cannot read its Hadoop framing). Statistics are for readers that skip rows;
-    # a consumer reads them all.
+    # then a light codec (not "lz4": Arrow cannot read its Hadoop framing). Statistics stay on: without them Spark
+    # notes -1 nulls in each page of this version, and readers in Rust (deltalake, Polars) refuse the file.
     "compression": "lz4_raw",
     "parquet.writer.version": "v2",
-    "parquet.column.statistics.enabled": "false",
     # Files move to their place when their task ends, and nothing marks the directory as complete: the commit does.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

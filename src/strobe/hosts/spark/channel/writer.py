@@ -38,6 +38,7 @@ from strobe.hosts.spark.channel.columns import Columns, Renamed, evolve
 from strobe.hosts.spark.channel.entries import Entry, LogCheckpoints, add, millis, remove
 from strobe.hosts.spark.channel.log import LOG, ChannelLog, Commit, DataFile, entry_name
 from strobe.hosts.spark.channel.old_files import Known, note_columns
+from strobe.hosts.spark.channel.others import check_definition, let_go_by_others, tell_last_batch
 from strobe.hosts.spark.channel.schema import channel_schema
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
@@ -85,6 +86,7 @@ class ChannelWriter:
     `cut_to` is for a restore: the table is cut back to that version, torn log entries after it are moved aside.
     `renamed` is what the user says of columns that have another name now; None: the columns must not change at all.
     `held` are those of the rows that are there, by default the table's: a restore knows better.
+    `files_at` is for a table that others change as well: what it holds at a version, by its whole log.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class ChannelWriter:
         cut_to: int | None = None,
         renamed: Renamed | None = None,
         held: Columns | None = None,
+        files_at: Callable[[int], Sequence[DataFile]] | None = None,
     ) -> None:
         if "://" in str(path):
             raise Misuse(
@@ -117,12 +120,16 @@ class ChannelWriter:
         self._synced = -1
         self._doomed: list[DataFile] = []
         self._tmp_count = 0
+        self._files_at = files_at
         self._create()
         if cut_to is not None:
             self._move_torn_aside(cut_to)
         self.log = ChannelLog(self.path)
         there = table_columns(self.path)
         self.columns = self._evolved(held or there, renamed)
+        self._defined = self.log.redefined
+        if files_at is not None:
+            tell_last_batch(self.log, self.timeline, self._app)
         self._checkpoints = LogCheckpoints(self.path)
         if self._publish(self._fence) is not None:
             self.sweep()
@@ -143,8 +150,10 @@ class ChannelWriter:
         actions = (self._transaction(batch), *(add(f) for f in files))
 
         def entry() -> Entry | None:
-            last = self.log.last_batch(self.timeline)
-            return None if last is not None and batch <= last else Entry("data", {"strobe.batch": batch}, actions)
+            if self.has_batch(batch):
+                return None
+            check_definition(self.log, self._defined)
+            return Entry("data", {"strobe.batch": batch}, actions)
 
         version = self._publish(entry)
         return None if version is None else self.log.commit(version)
@@ -191,12 +200,15 @@ class ChannelWriter:
                     untouched="The channel is unchanged.",
                     next="Restore from a snapshot of this job in this home directory.",
                 )
-            if log.is_live(version) and (version >= log.end):
+            if self._files_at is None and log.is_live(version) and version >= log.end:
                 return None
-            now, then = log.files_at(log.head), log.files_at(version)
-            removed, added = set(now) - set(then), set(then) - set(now)
-            actions = (*(remove(f, millis()) for f in now if f in removed), *(add(f) for f in then if f in added))
-            return Entry("cut", {"strobe.to": version}, actions)
+            files_at = self._files_at or log.files_at
+            now, then = ({f.path: f for f in files_at(at)} for at in (log.head, version))
+            if self._files_at is not None and now.keys() == then.keys():
+                return None
+            removed = (remove(f, millis()) for path, f in now.items() if path not in then)
+            added = (add(f) for path, f in then.items() if path not in now)
+            return Entry("cut", {"strobe.to": version}, (*removed, *added))
 
         self._publish(entry)
         with self._sync_lock:
@@ -280,13 +292,15 @@ class ChannelWriter:
         try:
             fsync(path)
         except FileNotFoundError:
-            if version > self.log.trimmed:
+            if version > self.log.trimmed and not (self._files_at and let_go_by_others(self.log, path, self._files_at)):
                 raise
 
     def sweep(self) -> int:
         """Delete what attempts left that died before their commit; returns the number of directories removed."""
         keep = {os.path.dirname(f.path) for f in self.log.referenced()}
         swept = 0
+        if self._files_at is not None and not self.log.is_whole:
+            return swept  # the entries are gone that name the files
         for attempt in (self.path / DATA).glob("*/*"):
             if attempt.relative_to(self.path).as_posix() not in keep:
                 shutil.rmtree(attempt, ignore_errors=True)
@@ -356,8 +370,11 @@ class ChannelWriter:
         return None if known else Entry("fence")
 
     def _transaction(self, batch: int) -> dict[str, Any]:
-        app = f"strobe/{self.job}/{self.producer}/{self.timeline}"
-        return {"txn": {"appId": app, "version": batch, "lastUpdated": millis()}}
+        return {"txn": {"appId": self._app, "version": batch, "lastUpdated": millis()}}
+
+    @property
+    def _app(self) -> str:
+        return f"strobe/{self.job}/{self.producer}/{self.timeline}"
 
     def _create(self) -> None:
         try:

@@ -13,24 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from strobe.hosts.shared.durable import fsync
-from strobe.hosts.spark.channel.log import LOG, ChannelLog, DataFile
+from strobe.hosts.spark.channel.log import LOG
 from strobe.hosts.spark.channel.schema import channel_schema
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.delta.evolving import Growth, check_growth, growth, has_evolved
+from strobe.hosts.spark.connectors.delta.files import others_since, table_files, why_unreadable
 from strobe.hosts.spark.connectors.delta.rows import check_fit
 from strobe.hosts.spark.connectors.delta.table import is_plain
 from strobe.hosts.spark.connectors.origin import below, damaged, place_in, position_number, why_foreign
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse, StrobeError
-from strobe.model.paths import from_delta_log
 from strobe.store.tree import copy_regular, open_regular
 
 __all__ = [
@@ -39,6 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 _CONSTRAINT: Final = "delta.constraints."
+_LATER: Final = "Choose a later snapshot; keep VACUUM and log cleanup away from what a retained snapshot needs."
 
 
 def recorded(position: Json) -> tuple[Path, int] | None:
@@ -59,10 +59,17 @@ def recorded(position: Json) -> tuple[Path, int] | None:
 def _version_through(path: Path, app: str, through: int, version: int) -> int:
     """A sink that delivers on snapshot says where it stands before its part is committed. That commit is the first
     behind `version` with the highest mark up to batch `through`."""
-    newest = -2
+    newest, behind = -2, version
     for entry in sorted((path / LOG).glob("*.json")):
         if not entry.stem.isdigit() or int(entry.stem) <= version:
             continue
+        if int(entry.stem) != behind + 1:
+            raise Failed(
+                f"{path} cannot be read as it was at version {behind + 1}: that entry of its log is gone.",
+                untouched="Nothing was changed.",
+                next=_LATER,
+            )
+        behind += 1
         try:
             for line in _lines(entry):
                 mark = json.loads(line).get("txn") if b'"txn"' in line else None
@@ -127,8 +134,10 @@ def outlook(
             next="Put it back, or give the sink another path: it then starts empty.",
         )
         return SinkOutlook(SinkFate.ROLLED_BACK, f"to version {version}", gone)
-    problem = why_unreachable(path, version) or _fits(was, context, keyed, evolves, what)
-    return SinkOutlook(SinkFate.ROLLED_BACK, f"{where} goes back to version {version}", problem)
+    problem = why_unreachable(path, version) or why_unreadable(path, what)
+    problem = problem or _fits(was, context, keyed, evolves, what)
+    warning = "" if problem is not None else others_since(path, version)
+    return SinkOutlook(SinkFate.ROLLED_BACK, f"{where} goes back to version {version}", problem, warning)
 
 
 def _of_fork(
@@ -164,7 +173,7 @@ def _of_fork(
     if reason is not None:
         warning = f"{what} starts empty, without the rows from before the snapshot: {reason.what}"
         return SinkOutlook(SinkFate.EMPTY, f"{where}: version {version} of {path} cannot be read", None, warning)
-    problem = None if copied else _fits(was, context, keyed, evolves, what)
+    problem = None if copied else why_unreadable(path, what) or _fits(was, context, keyed, evolves, what)
     return SinkOutlook(SinkFate.COPIED, f"{where} starts as a copy of {path} at version {version}", problem)
 
 
@@ -173,7 +182,7 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
     try:
         if not DeltaTable.is_deltatable(str(path)):
             raise Failed(f"{path} is no Delta table.")
-        for file in files_of(path, version):
+        for file in (path / f.path for f in table_files(path, version)):
             if not file.is_file():
                 raise Failed(f"{file} is gone.")
             if not below(file, path):
@@ -183,19 +192,9 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
         return Failed(
             f"{path} cannot be read as it was at version {version}: {said}",
             untouched="Nothing was changed.",
-            next="Choose a later snapshot; keep VACUUM and log cleanup away from what a retained snapshot needs.",
+            next=_LATER,
         )
     return None
-
-
-def files_of(path: Path, version: int) -> list[Path]:
-    """The files of the table as it reads at that version."""
-    newest = DeltaTable(str(path)).version()
-    if version > newest:  # deltalake would look for every version in between
-        raise Failed(f"{path} has no version {version}: its newest is {newest}.")
-    # In the log, and only there, a file has the one name that leads to it.
-    named = pa.table(DeltaTable(str(path), version=max(version, 0)).get_add_actions(flatten=True))["path"]
-    return [path / from_delta_log(name) for name in named.to_pylist()]
 
 
 def _fits(was: tuple[Path, int], context: SinkContext, keyed: bool, evolves: bool, what: str) -> StrobeError | None:
@@ -231,7 +230,7 @@ def copy_appended(source: Path, version: int, where: Path, context: SinkContext)
             place, context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
             incarnation=context.incarnation,
         )  # fmt: skip
-        files = ChannelLog(source).files_at(version)
+        files = table_files(source, version)
         for file in files:
             target = place / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +238,7 @@ def copy_appended(source: Path, version: int, where: Path, context: SinkContext)
                 raise Failed(f"{source / file.path} leads out of the table.", untouched="The original is as it was.")
             copy_regular(source / file.path, target)
         if files:
-            writer.append_restored(tuple(DataFile(f.path, f.rows, f.size) for f in files), version)
+            writer.append_restored(files, version)
         writer.sync(writer.log.head)
         writer.close()
 
@@ -255,7 +254,7 @@ def take_back(where: Path, version: int) -> None:
 
 def copy_table(source: Path, version: int, where: Path) -> None:
     def build(place: Path) -> None:
-        for file in files_of(source, version):
+        for file in (source / f.path for f in table_files(source, version)):
             if not below(file, source):
                 raise Failed(f"{file} leads out of the table.", untouched="The original is as it was.")
         table = DeltaTable(str(source), version=version)

@@ -47,6 +47,7 @@ from strobe.hosts.spark.connectors.base import (
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
 from strobe.hosts.spark.connectors.delta import restore as delta_restore
 from strobe.hosts.spark.connectors.delta.evolving import Growth, check_growth, evolve_table, growth, has_evolved
+from strobe.hosts.spark.connectors.delta.files import table_files, why_unreadable
 from strobe.hosts.spark.connectors.delta.keys import check_columns, check_partitions
 from strobe.hosts.spark.connectors.delta.rows import RowRules, check_fit, newest_by_key
 from strobe.hosts.spark.connectors.delta.table import (
@@ -169,6 +170,9 @@ class DeltaSink(TransactionalSink):
                 create_table(self._where, schema, self.partition_by, {**kept, **self.properties})
                 set_properties(self._where, self.properties)
             there = DeltaTable.is_deltatable(str(self._where))
+            problem = why_unreadable(self._where, what) if there else None
+            if problem is not None:
+                raise problem
             if there:
                 found = self._growth(self._where, context)
                 check_growth(DeltaTable(str(self._where)), found, self.describe(), context.stage)
@@ -238,9 +242,10 @@ class DeltaSink(TransactionalSink):
         return log.timeline > context.timeline and log.incarnation <= context.incarnation
 
     def _plain(self, context: SinkContext, cut_to: int | None = None) -> ChannelWriter:
+        where = self._place(context)
         return ChannelWriter(
-            self._place(context), context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
-            incarnation=context.incarnation, cut_to=cut_to,
+            where, context.schema, job=context.job, producer=context.stage, timeline=context.timeline,
+            incarnation=context.incarnation, cut_to=cut_to, files_at=lambda version: table_files(where, version),
         )  # fmt: skip
 
     def close(self) -> None:
