@@ -17,6 +17,7 @@ from strobe.store.codec import encode, root_of
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
 from strobe.store.manifest import BlobRef, Manifest, NodeRecord
+from strobe.store.s3 import S3Store
 from strobe.store.snapshots import SnapshotStore
 from tests.contract.test_object_store import STORES, open_store
 from tests.store.snapshot_samples import BALANCES, JOB, manifest, take
@@ -191,6 +192,40 @@ def test_a_blob_of_the_right_name_and_the_wrong_size_is_not_taken_for_it(
     assert store.verify(SnapshotId(1)) == ()
 
 
+def test_a_damaged_blob_of_the_right_size_is_compared_before_its_first_reuse(
+    store: SnapshotStore, objects: ObjectStore
+) -> None:
+    """By the next process, which has not seen it whole: it puts the content again, and the old snapshot is well."""
+    files = take(store, 1, {"a": b"whole"}).nodes[BALANCES].files
+    objects.put(LAYOUT.blob(files["a"].sha256), b"wrong")
+    fresh = reopened(objects)
+    with (
+        SnapshotStore(fresh, LAYOUT, JOB).begin(SnapshotId(2)) as session,
+        pytest.raises(Failed, match="a of stage balances is not durable in the store"),
+    ):
+        session.complete(manifest(2, files))
+    next_process = SnapshotStore(fresh, LAYOUT, JOB)
+    with next_process.begin(SnapshotId(3)) as session:
+        stored = session.put_blob(b"whole")
+        assert stored.new
+        session.complete(manifest(3, {"a": stored.ref}))
+    assert next_process.verify(SnapshotId(1)) == ()
+    assert next_process.verify(SnapshotId(3)) == ()
+
+
+def test_a_sound_blob_is_reused_by_the_next_process(store: SnapshotStore, objects: ObjectStore) -> None:
+    take(store, 1, {"a": b"whole", "b": b"", "c": b"x" * (9 << 20)})
+    with SnapshotStore(reopened(objects), LAYOUT, JOB).begin(SnapshotId(2)) as session:
+        for content in (b"whole", b"", b"x" * (9 << 20)):
+            assert not session.put_blob(content).new
+
+
+def reopened(objects: ObjectStore) -> ObjectStore:
+    if isinstance(objects, FilesystemStore):
+        return FilesystemStore(objects.root)
+    return S3Store(objects.url) if isinstance(objects, S3Store) else objects
+
+
 def test_a_snapshot_is_completed_once_and_never_overwritten(store: SnapshotStore, objects: ObjectStore) -> None:
     made = take(store, 1, {"a": b"first"})
     other = again(objects).begin(SnapshotId(1))
@@ -306,7 +341,7 @@ def test_a_manifest_that_became_visible_although_its_put_failed_is_taken_back(ob
 
 
 def test_if_it_cannot_be_taken_back_the_failure_says_so(objects: ObjectStore) -> None:
-    store = SnapshotStore(Failing(objects, "put", "delete"), LAYOUT, JOB)  # type: ignore[arg-type]
+    store = SnapshotStore(Failing(objects, "put", "withdraw"), LAYOUT, JOB)  # type: ignore[arg-type]
     with store.begin(SnapshotId(1)) as session, pytest.raises(Failed, match=r"Whether snapshot 1 .* is not known"):
         session.complete(manifest(1, {}))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,38 @@ def test_a_store_that_fails_fails_that_snapshot_only(s3_url: str, proxy: FaultyP
     assert store.load(SnapshotId(1)) == made
     assert store.verify(SnapshotId(1)) == ()
     take(store, 3, files)
+    assert store.verify(SnapshotId(3)) == ()
+
+
+@pytest.mark.parametrize("when", ["at once", "when the blobs are gone"])
+def test_a_manifest_that_arrives_after_its_time_limit_completes_nothing(
+    s3_url: str, proxy: FaultyProxy, when: str
+) -> None:
+    """The client gives up, the snapshot is given up and its blobs are deleted; the store has the put on its way."""
+    store, late = snapshots(impatient(s3_url)), list[Callable[[], int]]()
+
+    def delay(proxy: FaultyProxy, request: Any, method: str, path: str) -> bool:
+        if method != "PUT" or MANIFEST not in path or late:
+            return False
+        body, headers = request.body, dict(request.headers)
+        late.append(lambda: proxy.forward(method, path, body, headers)[0])
+        if when == "at once":
+            late[0]()
+        request.answer(400, [], b"<Code>RequestTimeout</Code>")  # as good as no answer: what became of it is not known
+        return True
+
+    take(store, 1, {"a": b"kept"})
+    proxy.fault = delay
+    with pytest.raises(Failed), store.begin(SnapshotId(2)) as session:
+        session.complete(manifest(2, session.put_files({"a": b"kept", "b": b"new"}).files))
+    assert late
+    late[0]()
+    assert store.list() == (1,)
+    assert snapshots(impatient(s3_url)).list() == (1,)
+    with pytest.raises(Misuse, match="no snapshot 2"):
+        store.load(SnapshotId(2))
+    store.sweep()
+    take(store, 3, {"a": b"kept", "b": b"new"})
     assert store.verify(SnapshotId(3)) == ()
 
 

@@ -16,6 +16,7 @@ come from several threads. What a store refuses or cannot do is a `Failed` that 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -26,7 +27,7 @@ from typing import BinaryIO, Final, Protocol, TypeAlias
 from strobe.model.errors import Failed, Misuse
 
 __all__ = [
-    "CHUNK", "Absent", "AlreadyThere", "Batch", "Data", "ObjectStore", "Written", "check_key",
+    "CHUNK", "Absent", "AlreadyThere", "Batch", "Data", "ObjectStore", "Written", "check_key", "has_content",
 ]  # fmt: skip
 
 Data: TypeAlias = bytes | Path  # the bytes themselves, or a file that holds them
@@ -62,7 +63,8 @@ class Batch(Protocol):
 
     def put_content(self, data: Data, key_for: Callable[[str], str]) -> Written:
         """Stores bytes under `key_for(sha256)`. The hash is that of the very bytes that are stored, even if the file
-        changes meanwhile. `key_for` is called before the store looks whether the bytes are there already."""
+        changes meanwhile. `key_for` is called before the store looks whether the bytes are there already. What is there
+        is compared before its first use by this process: a damaged object of the right size is replaced."""
         ...
 
 
@@ -95,6 +97,11 @@ class ObjectStore(Protocol):
         """After this the key is absent, as it may have been before, and stays absent if power fails."""
         ...
 
+    def withdraw(self, key: str) -> None:
+        """After a put of this key has failed: nobody finds the object now, and nobody will, even if the store has yet
+        to carry out what was asked of it."""
+        ...
+
     def discard(self, keys: Iterable[str]) -> None:
         """Deletes many objects that nobody needs. Cheaper than `delete`: after a loss of power some may be back."""
         ...
@@ -106,6 +113,15 @@ class ObjectStore(Protocol):
     def describe(self, key: str = "") -> str:
         """Where a key is, in words that a person can follow: a path, a URL."""
         ...
+
+
+def has_content(stream: BinaryIO, sha256: str) -> bool:
+    """Whether the bytes of the stream, which is closed, have this hash."""
+    hasher = hashlib.sha256()
+    with stream:
+        while chunk := stream.read(CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest() == sha256
 
 
 def check_key(key: str) -> str:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 from strobe.model.errors import Failed
-from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key
+from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key, has_content
 from strobe.store.points import OnPoint, no_point
 from strobe.store.scratch import Scratch, remove_stale
 from strobe.store.tree import NotPlain, Tree
@@ -56,6 +56,7 @@ class FilesystemStore:
         self._durable: set[Path] = set()  # directories whose own names are durable, up to the root
         self._prunes = 0  # how often a directory was removed: what was learned before may not hold after
         self._closed = False
+        self._compared: set[str] = set()  # content that this process has written or compared: keys
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,8 +91,12 @@ class FilesystemStore:
             self._on_point("store.file.deleted")
             _sync_directory(self.root / directory)
 
+    def withdraw(self, key: str) -> None:
+        self.delete(key)  # the kernel has nothing left to do
+
     def discard(self, keys: Iterable[str]) -> None:
         for key in keys:
+            self._compared.discard(key)
             with self._explained(key):
                 self._tree.unlink(check_key(key))
             self._on_point("store.file.deleted")
@@ -139,6 +144,16 @@ class FilesystemStore:
         return str(self.root / key)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _holds(self, key: str, sha256: str, size: int) -> bool:
+        """Whether the content is there, whole: seen with our own eyes once, by its size from then on."""
+        if self.size(key) != size:
+            return False
+        if key not in self._compared:
+            if not has_content(self.open_read(key), sha256):
+                return False
+            self._compared.add(key)
+        return True
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
@@ -215,6 +230,7 @@ class _FileBatch:
         self._store = store
         self._waiting: dict[str, Path] = {}
         self._seen: set[Path] = set()  # directories of content that was there already
+        self._content: set[str] = set()  # what this batch brings
 
     def put(self, key: str, data: Data) -> None:
         check_key(key)
@@ -232,13 +248,14 @@ class _FileBatch:
                 temporary = self._write(data, hasher.update)
                 sha256, size = hasher.hexdigest(), temporary.stat().st_size
             key = check_key(key_for(sha256))
-            if key in self._waiting or self._store.size(key) == size:  # of another size: damaged, and replaced
+            if key in self._waiting or self._store._holds(key, sha256, size):
                 if temporary is not None:
                     temporary.unlink()
                 if key not in self._waiting:
                     self._seen.add(self._store._path(key).parent)
                 return Written(sha256, size, new=False)
             self._accept(key, temporary or self._write(data, lambda chunk: None))
+            self._content.add(key)
             return Written(sha256, size, new=True)
 
     def publish(self, *, if_absent: bool) -> None:
@@ -261,6 +278,7 @@ class _FileBatch:
                 for directory in to_sync | made:
                     store._durable.update(_up_to(directory, store.root))
         self._waiting.clear()
+        store._compared |= self._content
         on_point("store.file.durable")
 
     def discard(self) -> None:

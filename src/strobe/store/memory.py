@@ -59,6 +59,9 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(check_key(key), None)
 
+    def withdraw(self, key: str) -> None:
+        self.delete(key)
+
     def discard(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.delete(key)
@@ -82,7 +85,7 @@ class _MemoryBatch:
         content = _content(data)
         sha256 = hashlib.sha256(content).hexdigest()
         key = check_key(key_for(sha256))
-        new = key not in self.waiting and self._store.size(key) != len(content)
+        new = key not in self.waiting and self._store._objects.get(key) != content
         if new:
             self.waiting[key] = content
         return Written(sha256, len(content), new)

@@ -87,6 +87,11 @@ class References:
         with self._changed:
             return blob in self._durable or self._count[blob] > 0
 
+    def is_seen(self, blob: str) -> bool:
+        """Whether this process has put it, or compared what is there."""
+        with self._changed:
+            return blob in self._durable
+
     def free(self, blobs: Iterable[str]) -> list[str]:
         """Those of `blobs` that nobody is known to need at this moment."""
         with self._changed:

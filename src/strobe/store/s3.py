@@ -9,6 +9,9 @@ with `If-None-Match: *` succeeds only if the key is free. Nothing is renamed. Wh
   second one be refused. So every put carries a mark of its own, and one that was refused looks whose mark is there.
 - *Content that changes while it is sent.* A large file is read twice, once for its name and once to be sent. The last
   chunk is held back until the hash of what was sent is known: if it is another one, the upload is given up.
+- *A put that comes late.* A put that was given up after its time limit may still be on its way, and would find its key
+  free. `withdraw` occupies the key with a small object, for which the late put is refused. To readers it is no object.
+  They tell it by its size, which a listing shows: nothing of Strobe with such a name is as short.
 - *A store that ignores conditions.* Some do, silently. `check` finds out before a job relies on it.
 
 Every request has a time limit, and repeating it has one too: a store that hangs fails what was asked, nothing else.
@@ -30,7 +33,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from strobe.model.errors import Failed, Misuse
-from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key
+from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key, has_content
+from strobe.store.layout import MANIFEST
 
 __all__ = ["CHECKS", "S3Store", "is_s3"]
 
@@ -40,6 +44,7 @@ _PART: Final = 8 << 20  # up to here an object is sent and read in one request; 
 _THREADS: Final = 8  # that send
 _ASKING: Final = 16  # that ask for sizes
 _MARK: Final = "strobe-put"
+_WITHDRAWN: Final = b"given up\n"
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/+(.*?))?/*")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
@@ -65,6 +70,7 @@ class S3Store:
         if prefix:
             check_key(prefix)
         self.url = f"{SCHEME}{self.bucket}/{prefix}".rstrip("/")
+        self._compared: set[str] = set()  # content that this process has written or compared: keys
         self._client, self._errors = _client()
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         self._endpoint = re.sub(r"//[^/@]*@", "//", endpoint) or "Amazon S3"
@@ -125,7 +131,14 @@ class S3Store:
                     chunk_size=_PART, attributes={_MARK: mark}, mode="create" if if_absent else "overwrite",
                 )  # fmt: skip
             except self._errors.AlreadyExistsError:
-                if self._client.get(self._store, key).attributes.get(_MARK) != mark:
+                found = self._client.get(self._store, key)
+                if _is_withdrawn(key, int(found.meta["size"])):
+                    raise Failed(
+                        f"{self.describe(key)} was given up before, and a put of it may still be on its way.",
+                        untouched="Nothing was changed.",
+                        next="Use another place.",
+                    ) from None
+                if found.attributes.get(_MARK) != mark:
                     raise AlreadyThere(
                         f"{self.describe(key)} is there already.", untouched="It was left as it is."
                     ) from None
@@ -143,8 +156,12 @@ class S3Store:
     def delete(self, key: str) -> None:
         self.discard([key])
 
+    def withdraw(self, key: str) -> None:
+        self.put(key, _WITHDRAWN)
+
     def discard(self, keys: Iterable[str]) -> None:
         doomed = [check_key(key) for key in keys]
+        self._compared.difference_update(doomed)
         if doomed:
             with self._explained(doomed[0]), contextlib.suppress(Absent):
                 self._client.delete(self._store, doomed)
@@ -166,6 +183,8 @@ class S3Store:
         with self._explained(check_key(key)):
             found = self._client.get(self._store, key)
             size = int(found.meta["size"])
+            if _is_withdrawn(key, size):
+                raise Absent(f"There is no {self.describe(key)}.", untouched="Nothing was changed.")
             first = bytes(found.bytes()) if size <= _PART else b""
         if size <= _PART:
             return io.BytesIO(first)
@@ -178,9 +197,18 @@ class S3Store:
     def size(self, key: str) -> int | None:
         try:
             with self._explained(check_key(key)):
-                return int(self._client.head(self._store, key)["size"])
+                size = int(self._client.head(self._store, key)["size"])
         except Absent:
             return None
+        return None if _is_withdrawn(key, size) else size
+
+    def is_withdrawn(self, key: str) -> bool:
+        """Whether nothing can be put there any more."""
+        try:
+            with self._explained(check_key(key)):
+                return _is_withdrawn(key, int(self._client.head(self._store, key)["size"]))
+        except Absent:
+            return False
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int]:
         asked = list(dict.fromkeys(keys))
@@ -194,7 +222,8 @@ class S3Store:
     def list(self, prefix: str) -> Iterator[str]:
         directory = prefix.rpartition("/")[0]  # the client knows prefixes of whole parts only
         with self._explained(prefix):
-            found = [m["path"] for page in self._client.list(self._store, prefix=directory or None) for m in page]
+            pages = self._client.list(self._store, prefix=directory or None)
+            found = [m["path"] for page in pages for m in page if not _is_withdrawn(m["path"], int(m["size"]))]
         return iter(sorted(key for key in found if key.startswith(prefix)))
 
     def describe(self, key: str = "") -> str:
@@ -259,6 +288,7 @@ class _S3Batch:
         self._store = store
         self._pool = pool
         self._under_way: dict[str, Future[None]] = {}
+        self._content: set[str] = set()  # what this batch brings
 
     def put(self, key: str, data: Data) -> None:
         self._start(check_key(key), lambda: self._store.put(key, data))
@@ -270,8 +300,9 @@ class _S3Batch:
         else:
             content, (sha256, size) = b"", _hash(data)
         key = check_key(key_for(sha256))
-        if key in self._under_way or self._store.size(key) == size:  # of another size: damaged, and replaced
+        if key in self._under_way or self._holds(key, data, content, sha256, size):
             return Written(sha256, size, new=False)
+        self._content.add(key)
         if size <= _PART:
             self._start(key, lambda: self._store.put(key, content))
         else:
@@ -282,6 +313,25 @@ class _S3Batch:
     def finish(self) -> None:
         for done in self._under_way.values():
             done.result()
+        self._store._compared |= self._content
+
+    def _holds(self, key: str, data: Data, content: bytes, sha256: str, size: int) -> bool:
+        """Whether the content is there, whole: compared once, by its size from then on."""
+        store = self._store
+        try:
+            with store._explained(key):
+                found = store._client.head(store._store, key)
+        except Absent:
+            return False
+        if int(found["size"]) != size:
+            return False
+        if key not in store._compared:
+            # What was put in one request, and not encrypted, the store itself has hashed: nothing needs to come back.
+            told = str(found.get("e_tag") or "").strip('"') == _md5(content or data)
+            if not told and not has_content(store.open_read(key), sha256):
+                return False
+            store._compared.add(key)
+        return True
 
     def cancel(self) -> None:
         for future in self._under_way.values():
@@ -322,6 +372,21 @@ class _Parts(io.RawIOBase):
         buffer[:count] = self._part[:count]
         self._part = self._part[count:]
         return count
+
+
+def _is_withdrawn(key: str, size: int) -> bool:
+    return size == len(_WITHDRAWN) and key.rpartition("/")[2] == MANIFEST
+
+
+def _md5(data: Data) -> str:
+    hasher = hashlib.md5(usedforsecurity=False)
+    if isinstance(data, bytes):
+        hasher.update(data)
+        return hasher.hexdigest()
+    with data.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 def _checked(data: Data, sha256: str, size: int) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from strobe.model.errors import Failed, HostFault
 from strobe.model.ids import SnapshotId
-from strobe.store.base import Absent, AlreadyThere, Batch, Data, ObjectStore
+from strobe.store.base import Absent, AlreadyThere, Batch, Data, ObjectStore, has_content
 from strobe.store.check import owner
 from strobe.store.codec import encode
 from strobe.store.hashes import HashCache, Stamp, stamp
@@ -74,6 +74,7 @@ class Session:
         self._pinned: set[str] = set()
         self._uploads = 0
         self._over = False
+        self._unknown = False  # whether the snapshot is complete
 
     def put_blob(self, data: Data) -> Stored:
         upload = self.put_files({"": data})
@@ -228,7 +229,9 @@ class Session:
     def _check_blobs(self, manifest: Manifest) -> None:
         there = self._pin_durable(ref for _, ref in manifest.blobs())
         for path, ref in manifest.blobs():
-            if ref in there:
+            if ref in there and self._place.references.is_seen(ref.sha256):
+                continue
+            if ref in there and self._compare(ref):
                 continue
             key = self._place.layout.blob(ref.sha256)
             raise Failed(
@@ -237,6 +240,14 @@ class Session:
                 untouched="The snapshot does not exist; earlier ones are untouched.",
                 next="Take another snapshot.",
             )
+
+    def _compare(self, ref: BlobRef) -> bool:
+        """One that this process has neither put nor compared yet may be damaged."""
+        place = self._place
+        if not has_content(place.objects.open_read(place.layout.blob(ref.sha256)), ref.sha256):
+            return False
+        place.references.made_durable([ref.sha256])
+        return True
 
     def _put_manifest(self, data: bytes) -> str:
         objects, key = self._place.objects, self._place.layout.manifest(self.snapshot)
@@ -249,22 +260,21 @@ class Session:
                 next="If another process runs this job, stop one of them.",
             ) from None
         except Failed as error:
-            self._take_back(key, data, error)
+            self._take_back(key, error)
             raise
         return key
 
-    def _take_back(self, key: str, data: bytes, error: Failed) -> None:
-        """A put that failed may have got as far as being visible. Then it must go: the caller will call it failed."""
+    def _take_back(self, key: str, error: Failed) -> None:
+        """A put that failed may have got as far as being visible, or may get there yet. It must not: the caller will
+        call it failed, and its blobs go."""
         objects = self._place.objects
         try:
-            if objects.get(key) == data:
-                objects.delete(key)
-        except Absent:
-            pass
+            objects.withdraw(key)
         except Failed:
+            self._unknown = True
             raise Failed(
                 f"{error.what} Whether snapshot {self.snapshot} of job {self._place.job} is complete is not known: "
-                f"{objects.describe(key)} can be neither read nor removed.",
+                f"{objects.describe(key)} cannot be taken back.",
                 untouched="Earlier snapshots are untouched.",
                 next="Repair the store, then start the job again: it goes by what it finds there.",
             ) from error
@@ -279,7 +289,7 @@ class Session:
         with self._lock:
             pinned, self._pinned = self._pinned, set()
         self._place.references.unpin(pinned)
-        self._at_end(pinned)
+        self._at_end(() if self._unknown else pinned)  # it may be complete: then it needs them
 
 
 def _stamp(data: Data) -> Stamp | None:

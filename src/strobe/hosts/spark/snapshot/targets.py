@@ -171,6 +171,10 @@ def _check_prefix(store: S3Store, mark: bytes) -> list[str]:
     others = [key for key in keys if not key.startswith(CHECKS)]
     if MANIFEST in others:
         raise _holds_one(store.url)
+    if store.is_withdrawn(MANIFEST):
+        raise _taken(
+            store.url, "a savepoint failed there, and its manifest may still be on its way", "Name another prefix."
+        )
     if BUCKET_MARKER in others and all(key == BUCKET_MARKER or key.startswith(_BLOBS) for key in others):
         with contextlib.suppress(Absent):
             if store.get(BUCKET_MARKER) == mark:
