@@ -44,7 +44,9 @@ def finish(run: subprocess.Popen[str]) -> None:
 
 
 def checkpoint(root: Path, uid: str) -> Path:
-    return root / "home/jobs/due/stages" / uid / "t1/spark"
+    """Of the newest generation: there is a new one after each death."""
+    stage = root / "home/jobs/due/stages" / uid
+    return max(stage.glob("t1*/spark"), key=lambda path: int(path.parent.name[3:] or 0), default=stage / "t1/spark")
 
 
 def output(root: Path, uid: str) -> list[list[object]]:

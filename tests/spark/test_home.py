@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ from strobe.hosts.spark.home import job_home as home_module
 from strobe.hosts.spark.home.job_home import JobHome, read_runtime
 from strobe.model.errors import Fenced, Misuse
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.store import holding
 from strobe.store.holding import is_held
 
 Claim = Callable[[], JobHome]
@@ -72,6 +74,54 @@ def test_a_silent_driver_is_replaced_in_a_new_generation(claim: Claim) -> None:
     second = claim()
     assert (second.memory.incarnation, second.memory.generation) == (2, 1)
     assert is_held(second.home, "j")
+
+
+def killed(home: JobHome) -> None:
+    """As when the process is killed: the lock is free, everything else stays as it was."""
+    home.stop_heartbeat()
+    assert home._lock_file is not None
+    os.close(home._lock_file)
+    home._lock_file = None
+
+
+def test_after_every_end_that_was_not_in_order_comes_a_new_generation(claim: Claim) -> None:
+    """The driver is dead, but its JVM may not have noticed yet."""
+    killed(claim())
+    assert claim().memory.generation == 1
+
+
+def test_a_lock_that_another_machine_does_not_share_takes_no_job_from_a_driver_that_beats(
+    claim: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = claim()
+    monkeypatch.setattr(fcntl, "flock", lambda handle, how: None)  # as on NFS, between two machines
+    monkeypatch.setattr(home_module, "this_machine", lambda: "another machine")
+    monkeypatch.setattr(holding, "this_machine", lambda: "another machine")
+    assert is_held(tmp_path, "j")
+    with pytest.raises(Misuse, match="already running"):
+        JobHome(tmp_path, "j").claim(lambda reason: None)
+    first.check_owner()
+    fall_silent(first)
+    second = claim()
+    assert (second.memory.incarnation, second.memory.generation) == (2, 1)
+    with pytest.raises(Fenced):
+        first.check_owner()
+
+
+def test_on_its_own_machine_a_job_whose_driver_was_killed_is_free_at_once(claim: Claim, tmp_path: Path) -> None:
+    killed(claim())
+    assert not is_held(tmp_path, "j")
+    assert claim().memory.incarnation == 2
+
+
+def test_a_driver_that_ended_in_order_on_another_machine_holds_nobody_up(
+    claim: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim().release()
+    monkeypatch.setattr(home_module, "this_machine", lambda: "another machine")
+    monkeypatch.setattr(holding, "this_machine", lambda: "another machine")
+    assert not is_held(tmp_path, "j")
+    assert claim().memory.generation == 0
 
 
 @pytest.mark.parametrize("ahead", [-7200, 7200])
@@ -169,6 +219,22 @@ def test_a_takeover_goes_on_with_links_to_what_the_silent_driver_had(claim: Clai
     assert files(new) == {"metadata", "offsets/0", "commits/0", "state/0/1/1.changelog"}
     write(old, "commits/1")
     assert "commits/1" not in files(new)
+
+
+def test_what_was_taken_over_does_not_stay_on_the_disk_twice(claim: Claim) -> None:
+    first = claim()
+    write(stage_checkpoint(first, UID), "metadata", "offsets/0")
+    killed(first)
+    second = claim()
+    adopt_checkpoints(second, (UID,))
+    assert not stage_checkpoint(second, UID, 0).exists()
+    assert os.stat(stage_checkpoint(second, UID) / "metadata").st_nlink == 1
+    fall_silent(second)
+    third = claim()
+    with pytest.raises(Fenced):  # one that was given up in the midst of this
+        second.discard(stage_checkpoint(third, UID, 1))
+    adopt_checkpoints(third, (UID,))
+    assert files(stage_checkpoint(third, UID)) == {"metadata", "offsets/0"}
 
 
 def test_a_takeover_that_died_half_way_is_done_again(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,9 +12,11 @@ from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.disposal import dispose, find
+from strobe.store.fencing import take_over
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 from strobe.store.locate import Located, locate
+from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["dispose_command"]
 
@@ -81,7 +84,11 @@ def _checkpoint(found: Located, *, force: bool) -> None:
                 untouched="Nothing was deleted.",
                 next="Start the job, which finishes the restore; then dispose of it.",
             )
-        dispose(found, home.check_owner)
+        memory = home.memory
+        objects, layout = take_over(
+            found.store.objects, job, incarnation=memory.incarnation, generation=memory.generation
+        )
+        dispose(replace(found, store=SnapshotStore(objects, layout, job)), home.check_owner)
     finally:
         home.release()
 

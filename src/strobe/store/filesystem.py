@@ -13,6 +13,9 @@ to be durable itself has its parent synced too, up to the root.
 Content that is there already is not written again. Its directory is synced all the same: whoever wrote the name may
 have died, or be waiting, just before doing so.
 
+A writer that may be fenced off has a directory of its own (see `fencing`). Its temporary files are in there, and what
+it deletes is moved there first: once the directory is gone, nothing of it becomes visible, and it removes nothing.
+
 The tree may have come from somebody else: what is read or deleted is found by `Tree`, which follows no link.
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -30,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
-from strobe.model.errors import Failed
+from strobe.model.errors import Failed, Fenced
 from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key, has_content
 from strobe.store.points import OnPoint, no_point
 from strobe.store.scratch import Scratch, remove_stale
@@ -47,8 +51,11 @@ _SYNC_THREADS: Final = 4  # 200 files of 8 kB on ext4: 1 → 200 ms, 4 → 33 ms
 class FilesystemStore:
     """`root` is created by the first put. Reading writes nothing."""
 
-    def __init__(self, root: Path, *, on_point: OnPoint = no_point) -> None:
+    def __init__(self, root: Path, *, on_point: OnPoint = no_point, own: Path | None = None) -> None:
+        """`own` is the directory of a writer that may be fenced off; it is there."""
         self.root = root.absolute()
+        self._own = own
+        self._names = itertools.count(1)
         self._tree = Tree(self.root)
         self._on_point = on_point
         self._scratch: Scratch | None = None
@@ -82,9 +89,9 @@ class FilesystemStore:
     def delete(self, key: str) -> None:
         check_key(key)
         with self._explained(key), self._lock:
-            self._tree.unlink(key)
+            self._unlink(key)
             directory = key.rpartition("/")[0]
-            while directory and self._tree.remove_directory(directory):
+            while directory and self._remove_directory(directory):
                 self._prunes += 1
                 self._durable.discard(self.root / directory)
                 directory = directory.rpartition("/")[0]
@@ -98,7 +105,7 @@ class FilesystemStore:
         for key in keys:
             self._compared.discard(key)
             with self._explained(key):
-                self._tree.unlink(check_key(key))
+                self._unlink(check_key(key))
             self._on_point("store.file.deleted")
 
     def clean(self) -> int:
@@ -112,6 +119,8 @@ class FilesystemStore:
             if self._scratch is not None:
                 self._scratch.close()
                 self._scratch = None
+            if self._own is not None:
+                shutil.rmtree(self._own, ignore_errors=True)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,10 +171,38 @@ class FilesystemStore:
         with self._lock:
             if self._closed:
                 raise Failed(f"The store at {self.root} was closed.", untouched="Nothing was written.")
+            if self._own is not None:
+                return self._own / str(next(self._names))
             if self._scratch is None:
                 self._make_root()
                 self._scratch = Scratch(self.root)
             return self._scratch.new_path()
+
+    def _unlink(self, key: str) -> None:
+        self._on_point("store.file.doomed")
+        if self._own is None:
+            self._tree.unlink(key)
+            return
+        found = self._tree.find(key)
+        if found is None:
+            return
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.root / key))
+        doomed = self._own / f"gone-{next(self._names)}"
+        self._tree.move(key, doomed)
+        doomed.unlink(missing_ok=True)
+
+    def _remove_directory(self, key: str) -> bool:
+        """Whether it is gone; not if something is in it."""
+        if self._own is None:
+            return self._tree.remove_directory(key)
+        if not self._tree.is_empty(key):
+            return False
+        doomed = self._own / f"gone-{next(self._names)}"
+        self._tree.move(key, doomed)
+        with contextlib.suppress(OSError):
+            doomed.rmdir()
+        return True
 
     def _make_root(self) -> None:
         made = [p for p in (self.root, *self.root.parents) if not p.exists()]
@@ -192,6 +229,12 @@ class FilesystemStore:
         try:
             yield
         except OSError as error:
+            if self._own is not None and not self._own.is_dir():
+                raise Fenced(
+                    f"This writer of {self.root} is fenced off: {self._own} is gone.",
+                    untouched="Nothing was made visible, and nothing deleted.",
+                    next="A newer run of this job has taken over; this one must stop.",
+                ) from None
             path = error.filename or self.root / key
             raise self._explain(error, f"{path}") from error
 
@@ -335,7 +378,7 @@ def _name(temporary: Path, path: Path, *, if_absent: bool) -> None:
                 next="Choose a home directory on a file system with hard links.",
             ) from error
         raise
-    temporary.unlink()
+    temporary.unlink(missing_ok=True)
 
 
 def _up_to(directory: Path, root: Path) -> Iterator[Path]:

@@ -2,24 +2,54 @@
 
 The kernel gives the lock back when its holder dies, so the answer is never stale; it may be out of date by the time it
 is used, and nothing may be written on the strength of it.
+
+Two machines may share a directory and not the locks in it. So the lock's file says on which machine its holder runs,
+and its time is the holder's last sign of life: for a holder on another machine that counts, whatever the lock says.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
+import platform
+import time
 from pathlib import Path
+from typing import Final
 
 from strobe.model.errors import Failed
 from strobe.store.layout import JobLayout
 
-__all__ = ["is_held"]
+__all__ = ["LEASE", "is_held", "machine_of", "this_machine"]
+
+LEASE: Final = float(os.environ.get("STROBE_LEASE", "30"))  # seconds without a sign of life
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one for each kernel that runs, containers included
+_LONGEST: Final = 200
+
+
+@functools.cache
+def this_machine() -> str:
+    """What tells the machine on which locks are shared from others: the kernel that runs now."""
+    try:
+        return f"{platform.node()} {_BOOT.read_text().strip()}"[:_LONGEST]
+    except OSError:
+        return platform.node()[:_LONGEST]
+
+
+def machine_of(lock: Path) -> str:
+    """Where the lock was taken last; empty if nobody said so."""
+    try:
+        with lock.open("rb") as file:
+            return file.read(_LONGEST * 4).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def is_held(home: Path, job: str) -> bool:
     """Whether somebody runs the job at this moment."""
+    path = home / JobLayout(job).lock
     try:
-        handle = os.open(home / JobLayout(job).lock, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     except PermissionError as error:
@@ -34,4 +64,12 @@ def is_held(home: Path, job: str) -> bool:
         return True
     finally:
         os.close(handle)
-    return False
+    return _beats_elsewhere(home, job, path)
+
+
+def _beats_elsewhere(home: Path, job: str, lock: Path) -> bool:
+    machine = machine_of(lock)
+    if not machine or machine == this_machine():
+        return False
+    at_work = any(JobLayout.driver_of(p.name) is not None for p in (home / JobLayout(job).root).iterdir())
+    return at_work and abs(time.time() - lock.stat().st_mtime) < LEASE

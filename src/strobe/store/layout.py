@@ -7,6 +7,7 @@ object store. Snapshots and blobs may live in any store; stages, channels, logs 
 jobs/<job>/
   lock  incarnation.json  runtime.json  token        who runs the job now, and how to reach it
   driver-<incarnation>                               from where that driver writes these; without it, it cannot
+  writer-<incarnation>                               the same, where the checkpoints are: every file passes through it
   identity                                           what tells it from a job of the same name in another home
   store.json  owner.json                             where the checkpoints are, if elsewhere; and there, whose they are
   leases/12-5e1f…                                    who is looking at which snapshot, so that it stays
@@ -18,6 +19,7 @@ jobs/<job>/
   sinks/<uid>/<sink>/ledger.json, t<timeline>/…      what a sink has prepared, and staged, before it is visible
   snapshots/chk-000012/manifest.json                 checkpoints, which share
   blobs/ab/abcdef…                                   the contents of their files, by SHA-256
+  epochs/00000003.json, epoch-3/snapshots, …/blobs   in a bucket, where they are since the third takeover
   savepoints/sav-000013/manifest.json, blobs/…       savepoints, each with its own blobs
 ```
 
@@ -46,6 +48,9 @@ BUCKET_SAVEPOINT_MARKER: Final = "savepoint-under-way.json"
 _CHECKPOINT: Final = "chk-"
 _SAVEPOINT: Final = "sav-"
 _NAME = re.compile(r"(?:chk|sav)-([0-9]{6,})")
+_WRITER = re.compile(r"writer-([1-9][0-9]*)")
+_EPOCH = re.compile(r"([0-9]{8,})\.json")
+_EPOCH_PREFIX = re.compile(r"epoch-([1-9][0-9]*)/")
 _DRIVER = re.compile(r"driver-([1-9][0-9]*)")
 
 
@@ -126,16 +131,62 @@ class JobLayout(_Blobs):
     """All places of one job."""
 
     job: str
+    epoch: int
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, epoch: int = 0) -> None:
+        """`epoch`: since which takeover the checkpoints are written, where an older writer cannot be shut out."""
         object.__setattr__(self, "job", check_uid(job, "job"))
         object.__setattr__(self, "root", f"{JOBS}/{job}")
+        object.__setattr__(self, "epoch", epoch)
 
     # ── checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def checkpoints(self) -> str:
+        """The prefix of manifests and blobs."""
+        return f"{self.root}/epoch-{self.epoch}/" if self.epoch else f"{self.root}/"
+
+    @property
     def manifests(self) -> str:
-        return f"{self.root}/snapshots/"
+        return f"{self.checkpoints}snapshots/"
+
+    @property
+    def blobs(self) -> str:
+        return f"{self.checkpoints}blobs/"
+
+    @property
+    def epochs(self) -> str:
+        """The prefix of the markers of epochs that have begun."""
+        return f"{self.root}/epochs/"
+
+    @property
+    def epoch_marker(self) -> str:
+        return f"{self.epochs}{self.epoch:08d}.json"
+
+    def epoch_of(self, key: str) -> int | None:
+        """The epoch whose marker is at `key`."""
+        match = _EPOCH.fullmatch(key.removeprefix(self.epochs))
+        return int(match[1]) if match else None
+
+    @property
+    def all_epochs(self) -> str:
+        """What the prefixes of all epochs but the first begin with."""
+        return f"{self.root}/epoch-"
+
+    def epoch_in(self, key: str) -> int | None:
+        """The epoch that something belongs to."""
+        match = _EPOCH_PREFIX.match(key.removeprefix(f"{self.root}/"))
+        return int(match[1]) if match else None
+
+    def writer(self, incarnation: int) -> str:
+        """The directory through which the writer with this incarnation makes and removes files, for as long as nobody
+        has taken over."""
+        return f"{self.root}/writer-{incarnation}"
+
+    @staticmethod
+    def writer_of(name: str) -> int | None:
+        match = _WRITER.fullmatch(name)
+        return int(match[1]) if match else None
 
     def directory(self, snapshot: SnapshotId) -> str:
         return f"{self.manifests}{snapshot_name(snapshot)}/"

@@ -17,6 +17,7 @@ from strobe.model.suggest import did_you_mean
 from strobe.store.base import Absent
 from strobe.store.check import read_manifest
 from strobe.store.codec import root_of
+from strobe.store.fencing import current_layout
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JOBS, MANIFEST, JobLayout, SavepointLayout, SnapshotLayout, parse_snapshot_name
 from strobe.store.manifest import Manifest
@@ -114,10 +115,15 @@ def job_at(name: str, home: Path) -> tuple[SnapshotStore, SnapshotId, Path | Non
     above, _, rest = (place if is_s3(place) else str(Path(place).absolute())).rpartition(f"/{JOBS}/")
     parts = rest.split("/")
     snapshot = parse_snapshot_name(parts[-1])
-    if len(parts) != 3 or parts[1] != "snapshots" or snapshot is None or not _legal(parts[0]):
+    epoch = len(parts) == 4 and parts[1].startswith("epoch-")  # whichever was current when the name was noted
+    if len(parts) != 3 + epoch or parts[-2] != "snapshots" or snapshot is None or not _legal(parts[0]):
         return None
-    store = SnapshotStore(open_objects(above), JobLayout(parts[0]), parts[0])
-    return store, snapshot, _home_of(parts[0], above, home)
+    return _checkpoints(above, parts[0]), snapshot, _home_of(parts[0], above, home)
+
+
+def _checkpoints(place: str, job: str) -> SnapshotStore:
+    objects = open_objects(place)
+    return SnapshotStore(objects, current_layout(objects, job), job)
 
 
 def _home_of(job: str, place: str, home: Path) -> Path | None:
@@ -130,7 +136,7 @@ def _home_of(job: str, place: str, home: Path) -> Path | None:
 def _in_bucket(url: str, home: Path) -> Located:
     above, _, job = url.rpartition(f"/{JOBS}/")
     if above.count("/") >= 2 and _legal(job):
-        return _of_job(SnapshotStore(open_objects(above), JobLayout(job), job), "", _home_of(job, above, home))
+        return _of_job(_checkpoints(above, job), "", _home_of(job, above, home))
     found = job_at(url, home)
     if found is not None:
         return _of_job(found[0], str(found[1]), found[2])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from strobe.model.errors import Damaged, Misuse
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
+from strobe.store.fencing import current_layout
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.points import OnPoint, no_point
@@ -60,7 +61,8 @@ def place_of(home: Path, job: str) -> str:
 
 def checkpoints_of(home: Path, job: str) -> SnapshotStore:
     """A job's checkpoints, for reading."""
-    return SnapshotStore(open_objects(place_of(home, job)), JobLayout(job), job)
+    objects = open_objects(place_of(home, job))
+    return SnapshotStore(objects, current_layout(objects, job), job)
 
 
 def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_point) -> ObjectStore:

@@ -18,6 +18,7 @@ POINTS: Final[Mapping[str, str]] = {
     "store.file.synced": "the bytes of all files of a batch are durable, none has a name yet",
     "store.file.visible": "a file has got its name; its directory is not durable yet",
     "store.file.durable": "all files of a batch and their directories are durable",
+    "store.file.doomed": "a file is about to be deleted",
     "store.file.deleted": "a file's name is gone",
     "store.blob.written": "one blob of an upload is written, the next is not",
     "store.upload.durable": "all blobs of an upload are durable, nobody knows",

@@ -22,25 +22,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from strobe.model.errors import Failed, Misuse
-from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, Written, check_key, has_content
+from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, check_key
 from strobe.store.layout import MANIFEST
+from strobe.store.s3_batch import PART, S3Batch, read_data
 
 __all__ = ["CHECKS", "S3Store", "is_s3"]
 
 SCHEME: Final = "s3://"
 CHECKS: Final = "strobe-check/"  # below it, for a moment, what tells whether the store can be used
-_PART: Final = 8 << 20  # up to here an object is sent and read in one request; above it, in parts of this size
 _THREADS: Final = 8  # that send
 _ASKING: Final = 16  # that ask for sizes
 _MARK: Final = "strobe-put"
@@ -122,13 +120,13 @@ class S3Store:
 
     def put(self, key: str, data: Data, *, if_absent: bool = False) -> None:
         check_key(key)
-        content = _read(data)
+        content = read_data(data)
         mark = os.urandom(16).hex()
         with self._explained(key):
             try:
                 self._client.put(
-                    self._store, key, content, use_multipart=not if_absent and len(content) > _PART,
-                    chunk_size=_PART, attributes={_MARK: mark}, mode="create" if if_absent else "overwrite",
+                    self._store, key, content, use_multipart=not if_absent and len(content) > PART,
+                    chunk_size=PART, attributes={_MARK: mark}, mode="create" if if_absent else "overwrite",
                 )  # fmt: skip
             except self._errors.AlreadyExistsError:
                 found = self._client.get(self._store, key)
@@ -144,9 +142,9 @@ class S3Store:
                     ) from None
 
     @contextlib.contextmanager
-    def batch(self) -> Iterator[_S3Batch]:
+    def batch(self) -> Iterator[S3Batch]:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="strobe-s3") as pool:
-            batch = _S3Batch(self, pool)
+            batch = S3Batch(self, pool)
             try:
                 yield batch
                 batch.finish()
@@ -165,6 +163,11 @@ class S3Store:
         if doomed:
             with self._explained(doomed[0]), contextlib.suppress(Absent):
                 self._client.delete(self._store, doomed)
+
+    def copy(self, key: str, to: str) -> None:
+        """The same bytes under another key; the store does it by itself. `Absent` if there are none."""
+        with self._explained(check_key(key)):
+            self._client.copy(self._store, key, check_key(to), overwrite=True)
 
     def clean(self) -> int:
         """Nothing unfinished is ever visible; parts of uploads that broke off are for the bucket's lifecycle rule."""
@@ -185,8 +188,8 @@ class S3Store:
             size = int(found.meta["size"])
             if _is_withdrawn(key, size):
                 raise Absent(f"There is no {self.describe(key)}.", untouched="Nothing was changed.")
-            first = bytes(found.bytes()) if size <= _PART else b""
-        if size <= _PART:
+            first = bytes(found.bytes()) if size <= PART else b""
+        if size <= PART:
             return io.BytesIO(first)
         return cast(BinaryIO, io.BufferedReader(_Parts(self, key, size), CHUNK))
 
@@ -281,74 +284,6 @@ class S3Store:
         )
 
 
-class _S3Batch:
-    """Puts side by side. One thread at a time fills it."""
-
-    def __init__(self, store: S3Store, pool: ThreadPoolExecutor) -> None:
-        self._store = store
-        self._pool = pool
-        self._under_way: dict[str, Future[None]] = {}
-        self._content: set[str] = set()  # what this batch brings
-
-    def put(self, key: str, data: Data) -> None:
-        self._start(check_key(key), lambda: self._store.put(key, data))
-
-    def put_content(self, data: Data, key_for: Callable[[str], str]) -> Written:
-        if isinstance(data, bytes) or _size(data) <= _PART:
-            content = _read(data)
-            sha256, size = hashlib.sha256(content).hexdigest(), len(content)
-        else:
-            content, (sha256, size) = b"", _hash(data)
-        key = check_key(key_for(sha256))
-        if key in self._under_way or self._holds(key, data, content, sha256, size):
-            return Written(sha256, size, new=False)
-        self._content.add(key)
-        if size <= _PART:
-            self._start(key, lambda: self._store.put(key, content))
-        else:
-            assert isinstance(data, Path) or content
-            self._start(key, lambda: self._send(key, data, sha256, size))
-        return Written(sha256, size, new=True)
-
-    def finish(self) -> None:
-        for done in self._under_way.values():
-            done.result()
-        self._store._compared |= self._content
-
-    def _holds(self, key: str, data: Data, content: bytes, sha256: str, size: int) -> bool:
-        """Whether the content is there, whole: compared once, by its size from then on."""
-        store = self._store
-        try:
-            with store._explained(key):
-                found = store._client.head(store._store, key)
-        except Absent:
-            return False
-        if int(found["size"]) != size:
-            return False
-        if key not in store._compared:
-            # What was put in one request, and not encrypted, the store itself has hashed: nothing needs to come back.
-            told = str(found.get("e_tag") or "").strip('"') == _md5(content or data)
-            if not told and not has_content(store.open_read(key), sha256):
-                return False
-            store._compared.add(key)
-        return True
-
-    def cancel(self) -> None:
-        for future in self._under_way.values():
-            future.cancel()
-
-    def _start(self, key: str, work: Callable[[], None]) -> None:
-        before = self._under_way.get(key)
-        if before is not None:
-            before.result()  # the last put of a key wins
-        self._under_way[key] = self._pool.submit(work)
-
-    def _send(self, key: str, data: Data, sha256: str, size: int) -> None:
-        store = self._store
-        with store._explained(key):
-            store._client.put(store._store, key, _checked(data, sha256, size), chunk_size=_PART, max_concurrency=2)
-
-
 class _Parts(io.RawIOBase):
     """A large object, a part at a time: each request is short, whatever the size of the whole."""
 
@@ -363,7 +298,7 @@ class _Parts(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._part and self._at < self._size:
             try:
-                part = self._store.read_range(self._key, self._at, min(_PART, self._size - self._at))
+                part = self._store.read_range(self._key, self._at, min(PART, self._size - self._at))
             except Failed as error:
                 raise OSError(errno.EIO, error.what.rstrip(".")) from error
             self._part = memoryview(part)
@@ -378,35 +313,6 @@ def _is_withdrawn(key: str, size: int) -> bool:
     return size == len(_WITHDRAWN) and key.rpartition("/")[2] == MANIFEST
 
 
-def _md5(data: Data) -> str:
-    hasher = hashlib.md5(usedforsecurity=False)
-    if isinstance(data, bytes):
-        hasher.update(data)
-        return hasher.hexdigest()
-    with data.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
-
-
-def _checked(data: Data, sha256: str, size: int) -> Iterator[bytes]:
-    """The first `size` bytes in chunks. The last one comes only if all of them hash to `sha256`."""
-    hasher, held, left = hashlib.sha256(), b"", size
-    source: BinaryIO = io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
-    with source:
-        while left and (chunk := source.read(min(_PART, left))):
-            if held:
-                yield held
-            hasher.update(chunk)
-            held, left = chunk, left - len(chunk)
-    if left or hasher.hexdigest() != sha256:
-        raise Failed(
-            f"{data if isinstance(data, Path) else 'The content'} changed while it was being stored.",
-            untouched="Nothing of it is visible.",
-        )
-    yield held
-
-
 def _client() -> tuple[Any, Any]:
     try:
         import obstore
@@ -419,37 +325,6 @@ def _client() -> tuple[Any, Any]:
             next="Install it: pip install 'strobe[s3]'.",
         ) from None
     return obstore, obstore.exceptions
-
-
-def _read(data: Data) -> bytes:
-    if isinstance(data, bytes):
-        return data
-    with _own_file(data):
-        return data.read_bytes()
-
-
-def _size(path: Path) -> int:
-    with _own_file(path):
-        return path.stat().st_size
-
-
-def _hash(data: Path) -> tuple[str, int]:
-    hasher, size = hashlib.sha256(), 0
-    with _own_file(data), data.open("rb", 0) as source:
-        while chunk := source.read(CHUNK):
-            hasher.update(chunk)
-            size += len(chunk)
-    return hasher.hexdigest(), size
-
-
-@contextlib.contextmanager
-def _own_file(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise Absent(f"There is no {path}.", untouched="Nothing was changed.") from None
-    except OSError as error:
-        raise Failed(f"{path}: {error.strerror}.", untouched="Nothing was changed.") from error
 
 
 def _found(pattern: re.Pattern[str], text: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from strobe.model.errors import Failed, HostFault
+from strobe.model.errors import Failed, Fenced, HostFault
 from strobe.model.ids import SnapshotId
 from strobe.store.base import Absent, AlreadyThere, Batch, Data, ObjectStore, has_content
 from strobe.store.check import owner
@@ -259,6 +259,8 @@ class Session:
                 untouched="It was left as it is.",
                 next="If another process runs this job, stop one of them.",
             ) from None
+        except Fenced:
+            raise  # and nothing is visible
         except Failed as error:
             self._take_back(key, error)
             raise

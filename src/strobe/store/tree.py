@@ -59,6 +59,24 @@ class Tree:
         with contextlib.suppress(FileNotFoundError), self._at(key) as (above, name):
             os.unlink(name, dir_fd=above)
 
+    def move(self, key: str, target: Path) -> None:
+        """Moves what is there, itself and not what it leads to. Absent ones are no fault, as long as there is a place
+        to move to."""
+        try:
+            with self._at(key) as (above, name):
+                os.rename(name, target, src_dir_fd=above)
+        except FileNotFoundError:
+            if not target.parent.is_dir():
+                raise
+
+    def is_empty(self, key: str) -> bool:
+        """Whether it is a directory with nothing in it."""
+        try:
+            with self._directory(key.split("/")) as opened:
+                return not _entries(opened)
+        except OSError:
+            return False
+
     def remove_directory(self, key: str) -> bool:
         """Whether it is gone; not if something is in it."""
         try:

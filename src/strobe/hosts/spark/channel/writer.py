@@ -297,15 +297,21 @@ class ChannelWriter:
 
     def sweep(self) -> int:
         """Delete what attempts left that died before their commit; returns the number of directories removed."""
+        # Listed before the fence is checked: what a newer incarnation writes comes after its fence, so it is not among
+        # these, however long this one is stopped here.
+        attempts = list((self.path / DATA).glob("*/*"))
+        left_aside = list((self.path / ASIDE).glob("*.tmp"))
+        self.log.refresh()
+        self._check_fence()
         keep = {os.path.dirname(f.path) for f in self.log.referenced()}
         swept = 0
         if self._files_at is not None and not self.log.is_whole:
             return swept  # the entries are gone that name the files
-        for attempt in (self.path / DATA).glob("*/*"):
+        for attempt in attempts:
             if attempt.relative_to(self.path).as_posix() not in keep:
                 shutil.rmtree(attempt, ignore_errors=True)
                 swept += 1
-        for left in (self.path / ASIDE).glob("*.tmp"):
+        for left in left_aside:
             left.unlink(missing_ok=True)
         return swept
 

@@ -90,12 +90,20 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
             link_checkpoint(old, unfinished)
             relocate_state(unfinished, new)
             unfinished.rename(new)
+            fsync(new.parent)
+            _forget_older(home, uid)
         except OSError as error:
             raise Failed(
                 f"The checkpoint of stage {uid!r} could not be taken over: {error.strerror or error}.",
                 untouched="The old one is as it was.",
                 next="Check the disk that holds it, and run again.",
             ) from error
+
+
+def _forget_older(home: JobHome, uid: NodeId) -> None:
+    """The files are links: what Spark lets go of in the new directory would stay on the disk by the old ones."""
+    for generation in range(home.memory.generation):
+        home.discard(stage_checkpoint(home, uid, generation).parent)
 
 
 def relocate_state(checkpoint: Path, place: Path | None = None) -> None:

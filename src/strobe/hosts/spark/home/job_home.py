@@ -1,12 +1,14 @@
 """Who runs a job: the lock, the heartbeat, and the two numbers that order time.
 
-One driver at a time. The lock is an advisory file lock, so a driver that is killed releases it. A driver that is alive
-but silent (stopped, or on a machine that hangs) is given up after `LEASE` seconds without a heartbeat: the next one
-takes over with a higher incarnation, and the old one, should it wake, finds itself fenced off and ends.
+One driver at a time. The lock is an advisory file lock, so a driver that is killed releases it. Between two machines
+such a lock may mean nothing (NFS): the lock's file says on which machine its holder runs, and a free lock is taken at
+its word on that machine only. Elsewhere the heartbeat counts, whatever the lock says. A driver that is alive but silent
+(stopped, or on a machine that hangs) is given up after `LEASE` seconds without a heartbeat: the next one takes over
+with a higher incarnation, and the old one, should it wake, finds itself fenced off and ends.
 
 `incarnation.json` is the job's small durable memory: incarnation, timeline, the highest snapshot id ever taken, and
-the generation of the stages' Spark checkpoints. A takeover starts a new generation, so that two Sparks never share a
-directory.
+the generation of the stages' Spark checkpoints. Every start after an end that was not in order begins a new generation,
+so that two Sparks never share a directory: a driver that was killed may leave a JVM that has yet to notice.
 
 *Fencing.* Each incarnation has a directory of its own, `driver-N`, and writes the files that all drivers share by
 moving them out of it. Who takes over makes the next directory, which only one can, and then moves the older ones away:
@@ -33,13 +35,13 @@ from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.home.record import NEW, JobMemory, memory_from_json, memory_json
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId
+from strobe.store.holding import LEASE, machine_of, this_machine
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
 
 __all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "read_runtime"]
 
 _log = logging.getLogger("strobe.home")
-LEASE = float(os.environ.get("STROBE_LEASE", "30"))
 HEARTBEAT = min(1.0, LEASE / 4)
 
 
@@ -123,6 +125,16 @@ class JobHome:
                     _sync_directory(above)
             self._write(key, value, durable=True)
 
+    def discard(self, path: Path) -> None:
+        """Delete a directory of the job, if there is one; Fenced if this is no longer the job's driver."""
+        doomed = self._own / f"gone-{os.urandom(8).hex()}"
+        try:
+            os.rename(path, doomed)
+        except FileNotFoundError:
+            self.check_owner()
+            return
+        shutil.rmtree(doomed, ignore_errors=True)
+
     def peek(self) -> None:
         """Read the job's memory without becoming its driver: for a plan that touches nothing."""
         self.memory = self._read_memory()
@@ -171,7 +183,10 @@ class JobHome:
         if os.fstat(handle).st_ino != path.stat().st_ino:  # somebody took over between the two calls
             os.close(handle)
             return self._take_lock()
-        os.utime(handle)
+        if self._older() and machine_of(path) != this_machine() and _is_beating(path):
+            os.close(handle)  # its holder is on another machine, and the lock did not keep us from it
+            raise self._running()
+        _sign(handle)
         return handle
 
     def _replace_lock(self) -> int:
@@ -179,14 +194,18 @@ class JobHome:
         fresh = self._own / path.name
         handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sign(handle)
         os.replace(fresh, path)
         return handle
 
+    def _older(self) -> dict[int, Path]:
+        """The directories of drivers that have not ended in an orderly way, by incarnation."""
+        names = self.path(self.layout.root).iterdir()
+        return {number: path for path in names if (number := self.layout.driver_of(path.name)) is not None}
+
     def _take_incarnation(self) -> None:
         known = self._read_memory()  # nothing is touched if it is damaged
-        older = {
-            n: p for p in self.path(self.layout.root).iterdir() if (n := self.layout.driver_of(p.name)) is not None
-        }
+        older = self._older()
         mine = Incarnation(max(known.incarnation, *older, 0) + 1)
         try:
             self.path(self.layout.driver(mine)).mkdir()
@@ -199,7 +218,7 @@ class JobHome:
             shutil.rmtree(gone, ignore_errors=True)
         known = self._read_memory()
         self.memory = replace(known, incarnation=mine)
-        self.remember(generation=known.generation + (1 if self._lock_file is None else 0))
+        self.remember(generation=known.generation + (1 if older else 0))
 
     def _heartbeat(self) -> None:
         """Until the end. An error that passes, as on a network file system, must not make a healthy driver look dead;
@@ -305,16 +324,32 @@ class JobHome:
 def _is_beating(lock: Path) -> bool:
     """Whether the lock's holder has given a sign of life within its lease. The clock may have been set since, so a last
     sign that is too old, or in the future, is not taken at its word: then the next one is waited for."""
-    seen = lock.stat().st_mtime_ns
+    seen = _last_beat(lock)
     age = SYSTEM.time() - seen / 1e9
     if 0 <= age < LEASE:
         return True
     deadline = SYSTEM.monotonic() + (LEASE if age < 0 else 2 * HEARTBEAT)
     while SYSTEM.monotonic() < deadline:
-        if lock.stat().st_mtime_ns != seen:
+        if _last_beat(lock) != seen:
             return True
         SYSTEM.sleep(HEARTBEAT / 10)
     return False
+
+
+def _last_beat(lock: Path) -> int:
+    # Opened, not only looked at: a network file system asks its server again when a file is opened.
+    handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.fstat(handle).st_mtime_ns
+    finally:
+        os.close(handle)
+
+
+def _sign(lock: int) -> None:
+    """The lock is held from this machine."""
+    os.truncate(lock, 0)
+    os.pwrite(lock, this_machine().encode(), 0)
+    os.utime(lock)
 
 
 def _sync_directory(path: Path) -> None:

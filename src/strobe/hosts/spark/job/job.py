@@ -56,6 +56,8 @@ from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
+from strobe.store.fencing import take_over
+from strobe.store.filesystem import FilesystemStore
 from strobe.store.locate import locate
 from strobe.store.places import settle
 from strobe.store.snapshots import SnapshotStore
@@ -164,8 +166,11 @@ class Job:
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
             master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
         )  # fmt: skip
-        objects = settle(home.home, self.name, pipeline.checkpoint.store, on_point=crash_points.point)
-        self.store = SnapshotStore(objects, home.layout, self.name, guard=home.check_owner, on_point=crash_points.point)
+        objects, layout = take_over(
+            settle(home.home, self.name, pipeline.checkpoint.store, on_point=crash_points.point), self.name,
+            incarnation=home.memory.incarnation, generation=home.memory.generation, on_point=crash_points.point,
+        )  # fmt: skip
+        self.store = SnapshotStore(objects, layout, self.name, guard=home.check_owner, on_point=crash_points.point)
         self.store.sweep()
         _log.info("Spark starts")
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
@@ -452,6 +457,8 @@ class Job:
             self._gate.close()
         if self._spark is not None and self._given is None:
             stop_session(self._spark)
+        if hasattr(self, "store") and isinstance(self.store.objects, FilesystemStore):
+            self.store.objects.close()
 
     def _publish(self, **facts: Any) -> None:
         try:

@@ -3,9 +3,10 @@
 *A directory* holds a marker, locked for as long as the writer lives. The manifest comes last; a directory with a marker
 and no manifest is what a savepoint left that died, and the next one to the same place replaces it.
 
-*A bucket* knows no locks. There the marker is put on condition that there is none, and names the job and its home. A
-job has one driver, which takes one savepoint at a time: a marker of the same job and home was left by a savepoint that
-died, and is replaced with what belongs to it. One of another job may be of a writer that lives, and is refused.
+*A bucket* knows no locks. There the marker is put on condition that there is none, and names the job, its home and its
+incarnation. A driver takes one savepoint at a time: a marker of its own was left by a savepoint that failed, and is
+replaced with what belongs to it. One of another job, or of an earlier driver of this one, may be of a writer that lives
+and wakes, and is refused.
 
 Anything else that is not empty is somebody's, and is refused before anything starts.
 """
@@ -161,8 +162,11 @@ class BucketTarget:
 
 
 def mark_of(home: JobHome) -> bytes:
-    """What the marker of this job's savepoints says."""
-    return json.dumps({"job": home.job, "host": host_name(), "home": str(home.home)}).encode()
+    """What the marker of this driver's savepoints says."""
+    incarnation = home.memory.incarnation
+    return json.dumps(
+        {"job": home.job, "host": host_name(), "home": str(home.home), "incarnation": incarnation}
+    ).encode()
 
 
 def _check_prefix(store: S3Store, mark: bytes) -> list[str]:
@@ -187,8 +191,8 @@ def _check_prefix(store: S3Store, mark: bytes) -> list[str]:
 
 def _busy(url: str) -> Misuse:
     return _taken(
-        url, "another job is writing a savepoint there",
-        f"Name another prefix. If that job is gone for good, delete what it left below {url}/.",
+        url, "another job, or an earlier run of this one, is writing a savepoint there",
+        f"Name another prefix. If that writer is gone for good, delete what it left below {url}/.",
     )  # fmt: skip
 
 
