@@ -25,6 +25,7 @@ from strobe.model.errors import Damaged, Failed, HostFault, Misuse, StrobeError
 from strobe.model.ids import SnapshotId, Timeline
 from strobe.store.base import Absent, ObjectStore
 from strobe.store.check import Problem, owner, read_blob, read_manifest, verify_snapshot
+from strobe.store.filesystem import FilesystemStore
 from strobe.store.hashes import HashCache
 from strobe.store.layout import SnapshotLayout
 from strobe.store.manifest import BlobRef, Manifest
@@ -181,6 +182,11 @@ class SnapshotStore:
             self.objects.clean()
             found = (self.layout.sha256_of(key) for key in self.objects.list(self.layout.blobs))
             return self._collect(sha256 for sha256 in found if sha256 is not None)
+
+    def close(self) -> None:
+        """The job has ended in order: nothing of its writer stays behind. Snapshots can still be read."""
+        if isinstance(self.objects, FilesystemStore):
+            self.objects.close()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

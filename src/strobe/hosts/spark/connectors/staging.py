@@ -61,7 +61,9 @@ class Staging:
             match = _INCARNATION.fullmatch(entry.name)
             if match is not None and not match[2] and int(match[1]) < self._incarnation:
                 os.rename(entry.path, entry.path + _CLOSED)
-            elif entry.name.startswith(_TEMPORARY):
+        # Only now: while an older driver has a place to move it to, half of a batch must not be taken away.
+        for entry in _entries(self.directory):
+            if entry.name.startswith(_TEMPORARY):
                 shutil.rmtree(entry.path, ignore_errors=True)
         _sync(self.directory)
 

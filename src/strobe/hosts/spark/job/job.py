@@ -57,7 +57,6 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.fencing import take_over
-from strobe.store.filesystem import FilesystemStore
 from strobe.store.locate import locate
 from strobe.store.places import settle
 from strobe.store.snapshots import SnapshotStore
@@ -457,8 +456,8 @@ class Job:
             self._gate.close()
         if self._spark is not None and self._given is None:
             stop_session(self._spark)
-        if hasattr(self, "store") and isinstance(self.store.objects, FilesystemStore):
-            self.store.objects.close()
+        if hasattr(self, "store"):
+            self.store.close()
 
     def _publish(self, **facts: Any) -> None:
         try:

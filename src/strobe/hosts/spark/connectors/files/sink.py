@@ -13,9 +13,11 @@ aside, under `.strobe/left`; taken to a snapshot of a line that was left, it mov
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +53,7 @@ __all__ = ["FORMATS", "FileSink"]
 FORMATS: Final = ("parquet", "json", "csv")
 _PREPARED: Final = "prepared"
 _DRIVERS: Final = "drivers"
+_GONE: Final = ".gone"
 _DRIVER: Final = re.compile(r"[0-9]{8,}")
 _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "parquet": {"compression": "zstd"},
@@ -148,10 +151,24 @@ class FileSink(TransactionalSink):
         mine = self._hidden / _DRIVERS / f"{self._context.incarnation:08d}"
         mine.mkdir(exist_ok=True)
         fsync(mine.parent)
-        for other in mine.parent.iterdir():
+        for other in list(mine.parent.iterdir()):
             if _DRIVER.fullmatch(other.name) and int(other.name) < self._context.incarnation:
-                shutil.rmtree(other, ignore_errors=True)
+                # Away at once, then gone: deleted file by file, its batch could still be shown by its driver, half.
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(other, other.with_name(f"{other.name}{_GONE}"))
+        for left in mine.parent.glob(f"*{_GONE}"):
+            shutil.rmtree(left, ignore_errors=True)
         self._work = mine
+
+    def _remove(self, directory: Path) -> None:
+        """Away at once, and only by the driver that nobody has replaced."""
+        doomed = self._work / f"{directory.name}.{uuid.uuid4().hex[:8]}"
+        try:
+            os.rename(directory, doomed)
+        except FileNotFoundError:
+            self._check_fence()
+            return
+        shutil.rmtree(doomed, ignore_errors=True)
 
     def _check_fence(self) -> None:
         drivers = [int(d.name) for d in (self._hidden / _DRIVERS).iterdir() if _DRIVER.fullmatch(d.name)]
@@ -219,14 +236,14 @@ class FileSink(TransactionalSink):
         self._staging.forget(part)
 
     def abort(self, part: Part, prepared: Json) -> None:
-        shutil.rmtree(self._prepared(part), ignore_errors=True)
+        self._remove(self._prepared(part))
 
     def recover(self, parts: Iterable[Part]) -> None:
         """What is prepared and not among these was never voted for: its batches come in a later part."""
         kept = {self._prepared(part) for part in parts}
         for found in (self._hidden / _PREPARED).iterdir():
             if found not in kept and found.name.startswith(f"{directory_name(self._context.timeline)}-"):
-                shutil.rmtree(found, ignore_errors=True)
+                self._remove(found)
 
     def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool | None:
         return (self._place(context) / directory_name(part.timeline, part.through)).exists()
@@ -245,7 +262,7 @@ class FileSink(TransactionalSink):
         fresh = self._spark_writes(rows, ready.name)
         self._check_fence()
         try:
-            shutil.rmtree(ready, ignore_errors=True)
+            self._remove(ready)
             os.rename(fresh, ready)
             fsync(ready.parent)
         except OSError as error:

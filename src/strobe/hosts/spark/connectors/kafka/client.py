@@ -146,6 +146,18 @@ class KafkaCluster:
             found[resource.name] = TopicLimits(partitions[resource.name], min(largest, ours))
         return found
 
+    def cleanup_policy(self, topic: str) -> set[str] | None:
+        """How the topic lets go of records; None if we may not ask."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        asked = self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)], request_timeout=ASK)
+        try:
+            (answer,) = asked.values()
+            return {word.strip() for word in str(answer.result()["cleanup.policy"].value).split(",")}
+        except (KafkaException, KeyError, TypeError):
+            return None
+
     # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def explain(self, error: KafkaError, what: str) -> StrobeError:

@@ -98,6 +98,19 @@ class CommitLog:
                 if SYSTEM.monotonic() > deadline:
                     raise Unreachable(f"Kafka at {self.cluster.servers}: topic {self.topic!r} is still being made.")
                 SYSTEM.sleep(0.05)
+        else:
+            self._check_kept()
+
+    def _check_kept(self) -> None:
+        """A topic that was there before: does it keep the newest record of each key for ever?"""
+        policy = self.cluster.cleanup_policy(self.topic)
+        if policy is not None and policy != {"compact"}:
+            raise Misuse(
+                f"Kafka at {self.cluster.servers}: topic {self.topic!r} has cleanup.policy={','.join(sorted(policy))}, "
+                "so it loses old records. It keeps which rows are visible: without it rows would be written twice.",
+                untouched="Nothing was started.",
+                next="Set cleanup.policy=compact, alone, on that topic, or name another one: commits=…",
+            )
 
     def read(self) -> dict[int, CommitRecord]:
         """The newest record of each timeline. Called after `init_transactions`, which has brought every earlier

@@ -12,6 +12,7 @@ of the same name.
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Any, Final
 import psycopg
 
 from strobe.hosts.shared.clock import SYSTEM
+from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, quoted
 from strobe.hosts.spark.connectors.postgres.load import MARKS, SINKS
@@ -29,6 +31,7 @@ from strobe.model.errors import Fenced, Misuse
 __all__ = ["Marks", "PreparedPart", "owner_of"]
 
 _LONGEST: Final = 199  # bytes of a prepared transaction's name
+_NUMBERS: Final = re.compile(r"(\d+)/(\d+)/(-?\d+)-(\d+)/[0-9a-f]+")
 _PATIENCE: Final = 10.0  # seconds for connections of an older driver to end
 _OWNER: Final = "owner"
 
@@ -40,7 +43,9 @@ def owner_of(context: SinkContext) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".tmp")
         fresh.write_text(uuid.uuid4().hex)
+        fsync(fresh)  # Postgres will know the name: after a loss of power it must be the same here
         fresh.rename(path)
+        fsync(path.parent)
     return path.read_text().strip()
 
 
@@ -201,15 +206,18 @@ class Marks:
         return gid
 
     def prepared(self, connection: psycopg.Connection[Any]) -> Iterator[PreparedPart]:
-        """This sink's, of all timelines."""
+        """This sink's, of all timelines. One of another role, or of a name that this sink does not give, only looks as
+        if it were: it could neither be committed nor rolled back."""
         found = connection.execute(
-            "SELECT gid FROM pg_prepared_xacts WHERE starts_with(gid, %s) AND database = current_database()",
+            "SELECT gid FROM pg_prepared_xacts WHERE starts_with(gid, %s) AND database = current_database() "
+            "AND owner = current_user",
             (self.prefix,),
         ).fetchall()
         for (gid,) in found:
-            timeline, snapshot, span, _ = gid.removeprefix(self.prefix).split("/")
-            after, _, through = span.rpartition("-")
-            yield PreparedPart(gid, int(timeline), int(snapshot), int(after), int(through))
+            match = _NUMBERS.fullmatch(gid.removeprefix(self.prefix))
+            if match is not None:
+                timeline, snapshot, after, through = (int(number) for number in match.groups())
+                yield PreparedPart(gid, timeline, snapshot, after, through)
 
     def roll_back(self, connection: psycopg.Connection[Any], gid: str) -> None:
         self._end(connection, "ROLLBACK", gid)
