@@ -14,6 +14,7 @@ from strobe.cli.output import Session
 from strobe.hosts.spark.job.rehearse import Rehearsal
 from strobe.hosts.spark.restore.plan import ClaimMode, How, RestoreOptions, RestorePlan, StageAction
 from strobe.model.errors import Misuse, StrobeError
+from strobe.store.signing import SIGNED_BY
 
 __all__ = ["base_option", "parse_partitions", "restore_options", "show_plan", "show_rehearsal"]
 
@@ -39,12 +40,14 @@ def restore_options(function: Function) -> Function:
         sinks_from: tuple[str, ...],
         allow_changed_state: tuple[str, ...],
         verify: bool,
+        signed_by: str | None,
         **kwargs: Any,
     ) -> Any:
         every, single = parse_partitions(partitions)
         restore = RestoreOptions(
-            snapshot, claim_mode, allow_non_restored_state, every, single, root, sinks_from, allow_changed_state, verify
-        )
+            snapshot, claim_mode, allow_non_restored_state, every, single, root, sinks_from, allow_changed_state,
+            verify, signed_by,
+        )  # fmt: skip
         return function(*args, restore=restore, **kwargs)
 
     for option in reversed((
@@ -58,6 +61,8 @@ def restore_options(function: Function) -> Function:
         click.option("--allow-non-restored-state", "-n", is_flag=True,
                      help="Drop the state of stages that are not in the file any more."),
         click.option("--root", metavar="HASH", help="With -s: the Merkle root that the snapshot must have."),
+        click.option("--signed-by", metavar="KEY", envvar=SIGNED_BY, show_envvar=True,
+                     help="With -s: the public key (a PEM file, or env:NAME) that the snapshot must be signed by."),
         click.option("--sinks-from", multiple=True, metavar="DIR",
                      help="With -s: where sinks of a snapshot from outside this home may be copied from; may be "
                           "repeated."),

@@ -19,6 +19,7 @@ from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.locate import Located, locate
 from strobe.store.manifest import Manifest
+from strobe.store.signing import SIGNED_BY
 
 __all__ = ["inspect_command", "verify_command"]
 
@@ -91,15 +92,18 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
     examples=(
         ("strobe verify ledger", "the newest checkpoint: every byte, and law 1"),
         ("strobe verify ledger/12 --root 5f2c…", "and that it is the one whose root was noted"),
+        ("strobe verify /backup/ledger --signed-by strobe.pub", "and that the holder of that key has made it"),
     ),
 )
 @click.argument("snapshot")
 @click.option("--root", metavar="HASH", help="The Merkle root that the snapshot must have.")
+@click.option("--signed-by", metavar="KEY", envvar=SIGNED_BY, show_envvar=True,
+              help="The public key (a PEM file, or env:NAME) that the snapshot must be signed by.")  # fmt: skip
 @common_options
-def verify_command(snapshot: str, root: str | None, session: Session) -> int:
+def verify_command(snapshot: str, root: str | None, signed_by: str | None, session: Session) -> int:
     """Check every byte of a snapshot, and that it is a consistent cut."""
     root = None if root is None else check_root(root, "--root")
-    found = locate(snapshot, session.home)
+    found = locate(snapshot, session.home, signed_by=signed_by)
     problems = found.store.verify(found.snapshot, root)
     harmful = [p for p in problems if p.harmful]
     violations = () if harmful else check_manifest(found.load())
@@ -126,7 +130,8 @@ def verify_command(snapshot: str, root: str | None, session: Session) -> int:
     checked = _checked(found.load())
     session.say(
         ("✓ ", "green"), f"snapshot {found.snapshot}: {checked['files']:,} files, "
-        f"{human_bytes(checked['bytes'])}, every byte as written; a consistent cut",
+        f"{human_bytes(checked['bytes'])}, every byte as written; a consistent cut"
+        f"{'' if signed_by is None else f'; signed by {signed_by}'}",
     )  # fmt: skip
     session.say(f"  root {checked['root']}")
     return 0

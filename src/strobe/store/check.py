@@ -180,5 +180,5 @@ def _extra(objects: ObjectStore, layout: SnapshotLayout, snapshot: SnapshotId, m
     return [
         Problem(Fault.EXTRA, key, f"{objects.describe(key)} does not belong to snapshot {snapshot}; it does no harm.")
         for key in objects.list(layout.directory(snapshot))
-        if key != manifest and not key.startswith(layout.blobs)
+        if key not in (manifest, layout.signature(snapshot)) and not key.startswith(layout.blobs)
     ]

@@ -141,6 +141,8 @@ def _copy(objects: S3Store, old: JobLayout, new: JobLayout) -> None:
         if missing:
             _log.warning("Job %s: %d blobs of snapshot %s are gone.", old.job, missing, snapshot)
         if not missing or objects.size(old.manifest(snapshot)) is not None:  # damaged, then, and to be told so
+            with contextlib.suppress(Absent):
+                objects.copy(old.signature(snapshot), new.signature(snapshot))
             objects.put(new.manifest(snapshot), data)
 
 

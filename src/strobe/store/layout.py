@@ -35,12 +35,13 @@ from typing import Final, Protocol
 from strobe.model.ids import NodeId, SnapshotId, Timeline, check_uid
 
 __all__ = [
-    "BUCKET_SAVEPOINT_MARKER", "MANIFEST", "SAVEPOINT_MARKER", "JobLayout", "SavepointLayout", "SnapshotLayout",
-    "blob_path", "job_in", "parse_snapshot_name", "snapshot_name",
+    "BUCKET_SAVEPOINT_MARKER", "MANIFEST", "SAVEPOINT_MARKER", "SIGNATURE", "JobLayout", "SavepointLayout",
+    "SnapshotLayout", "blob_path", "job_in", "parse_snapshot_name", "snapshot_name",
 ]  # fmt: skip
 
 JOBS: Final = "jobs"
 MANIFEST: Final = "manifest.json"
+SIGNATURE: Final = "signature.json"
 # Beside a savepoint while it is being written, in a directory and in a bucket, whose keys have no part that begins with
 # a dot.
 SAVEPOINT_MARKER: Final = ".savepoint-under-way"
@@ -96,6 +97,8 @@ class SnapshotLayout(Protocol):
         ...
 
     def manifest(self, snapshot: SnapshotId) -> str: ...
+
+    def signature(self, snapshot: SnapshotId) -> str: ...
 
     def blob(self, sha256: str) -> str: ...
 
@@ -193,6 +196,9 @@ class JobLayout(_Blobs):
 
     def manifest(self, snapshot: SnapshotId) -> str:
         return self.directory(snapshot) + MANIFEST
+
+    def signature(self, snapshot: SnapshotId) -> str:
+        return self.directory(snapshot) + SIGNATURE
 
     def snapshot_of(self, key: str) -> SnapshotId | None:
         parts = key.removeprefix(self.manifests).split("/")
@@ -327,6 +333,9 @@ class SavepointLayout(_Blobs):
 
     def manifest(self, snapshot: SnapshotId) -> str:
         return self.manifests
+
+    def signature(self, snapshot: SnapshotId) -> str:
+        return _join(self.root, SIGNATURE)
 
     def snapshot_of(self, key: str) -> SnapshotId | None:
         return self.snapshot if key == self.manifests else None

@@ -23,6 +23,7 @@ from strobe.store.layout import JOBS, MANIFEST, JobLayout, SavepointLayout, Snap
 from strobe.store.manifest import Manifest
 from strobe.store.places import checkpoints_of, open_objects, place_of
 from strobe.store.s3 import is_s3
+from strobe.store.signing import check_signature
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["Located", "in_job", "job_at", "jobs_in", "locate"]
@@ -48,9 +49,13 @@ def jobs_in(home: Path) -> tuple[str, ...]:
     return tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and _legal(p.name))) if root.is_dir() else ()
 
 
-def locate(name: str, home: Path, root: str | None = None) -> Located:
-    """The snapshot of this name. `root` is what the caller knows its Merkle root to be: another one is `Damaged`."""
+def locate(name: str, home: Path, root: str | None = None, signed_by: str | None = None) -> Located:
+    """The snapshot of this name. `root` is what the caller knows its Merkle root to be, `signed_by` names the key that
+    it must be signed by: anything else is `Damaged`."""
     found = _locate(name, home)
+    if signed_by is not None:
+        key = found.store.layout.signature(found.snapshot)
+        check_signature(found.store.objects, key, root_of(found.load()), found.where, signed_by)
     if root is not None:
         actual = root_of(found.load())
         if actual != root.lower():

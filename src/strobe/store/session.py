@@ -22,12 +22,13 @@ from strobe.model.errors import Failed, Fenced, HostFault
 from strobe.model.ids import SnapshotId
 from strobe.store.base import Absent, AlreadyThere, Batch, Data, ObjectStore, has_content
 from strobe.store.check import owner
-from strobe.store.codec import encode
+from strobe.store.codec import encode, root_of
 from strobe.store.hashes import HashCache, Stamp, stamp
 from strobe.store.layout import SnapshotLayout
 from strobe.store.manifest import BlobRef, Manifest
 from strobe.store.points import OnPoint
 from strobe.store.references import References
+from strobe.store.signing import Sign
 
 __all__ = ["Session", "Stored", "Upload", "Workplace"]
 
@@ -60,6 +61,7 @@ class Workplace:
     hashes: HashCache
     on_point: OnPoint
     guard: Callable[[], None]
+    sign: Sign | None = None
 
 
 class Session:
@@ -119,6 +121,8 @@ class Session:
             # Named before it is visible: once it is, somebody may dispose of it, and what is forgotten must stay so.
             place.references.name(self.snapshot, (ref.sha256 for _, ref in manifest.blobs()))
             try:
+                if place.sign is not None:
+                    place.objects.put(place.layout.signature(self.snapshot), place.sign(root_of(manifest)))
                 key = self._put_manifest(data)
             except BaseException:
                 place.references.forget(self.snapshot)

@@ -27,11 +27,12 @@ from strobe.store.base import Absent, ObjectStore
 from strobe.store.check import Problem, owner, read_blob, read_manifest, verify_snapshot
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.hashes import HashCache
-from strobe.store.layout import SnapshotLayout
+from strobe.store.layout import MANIFEST, SIGNATURE, SnapshotLayout
 from strobe.store.manifest import BlobRef, Manifest
 from strobe.store.points import OnPoint, no_point
 from strobe.store.references import References
 from strobe.store.session import Session, Stored, Upload, Workplace
+from strobe.store.signing import Sign
 
 __all__ = ["Session", "SnapshotStore", "Stored", "Upload"]
 
@@ -47,11 +48,13 @@ class SnapshotStore:
         *,
         guard: Callable[[], None] = lambda: None,
         on_point: OnPoint = no_point,
+        sign: Sign | None = None,
     ) -> None:
         self.objects = objects
         self.layout = layout
         self.job = job
-        self._place = Workplace(objects, layout, job, References(), HashCache(), on_point, guard)
+        self.sign = sign
+        self._place = Workplace(objects, layout, job, References(), HashCache(), on_point, guard, sign)
         self._sessions: dict[SnapshotId, Session] = {}
         self._lock = threading.Lock()  # over the sessions
         self._going = threading.RLock()  # one deletion at a time; uploads go on meanwhile
@@ -149,6 +152,7 @@ class SnapshotStore:
             place.on_point("store.dispose.before")
             self.objects.delete(key)
             place.on_point("store.dispose.manifest")
+            self._drop_signature(snapshot)
             self._collect(place.references.forget(snapshot))
             place.on_point("store.dispose.after")
 
@@ -180,8 +184,20 @@ class SnapshotStore:
         with self._going:
             self._place.guard()
             self.objects.clean()
+            self._sweep_signatures()
             found = (self.layout.sha256_of(key) for key in self.objects.list(self.layout.blobs))
             return self._collect(sha256 for sha256 in found if sha256 is not None)
+
+    def _sweep_signatures(self) -> None:
+        """Those of snapshots that never became complete, or are gone."""
+        with self._lock:
+            running = set(self._sessions)
+        keys = set(self.objects.list(self.layout.manifests))
+        for key in keys:
+            above, _, name = key.rpartition("/")
+            snapshot = self.layout.snapshot_of(f"{above}/{MANIFEST}")
+            if name == SIGNATURE and snapshot not in running and f"{above}/{MANIFEST}" not in keys:
+                self.objects.delete(key)
 
     def close(self) -> None:
         """The job has ended in order: nothing of its writer stays behind. Snapshots can still be read."""
@@ -189,6 +205,11 @@ class SnapshotStore:
             self.objects.close()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _drop_signature(self, snapshot: SnapshotId) -> None:
+        signature = self.layout.signature(snapshot)
+        if self.objects.size(signature) is not None:
+            self.objects.delete(signature)
 
     def _unknown(self, snapshot: SnapshotId) -> Misuse:
         there = ", ".join(map(str, self.list())) or "none"

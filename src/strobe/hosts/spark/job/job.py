@@ -19,7 +19,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from strobe.hosts.shared.clock import SYSTEM, Clock
-from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
@@ -43,6 +42,7 @@ from strobe.hosts.spark.plans.description import reads_source
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.restore.rescale import check_options, wanted_partitions
 from strobe.hosts.spark.restore.resume import bring_up
+from strobe.hosts.spark.snapshot.checkpoints import open_checkpoints
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, utc_now
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
 from strobe.hosts.spark.snapshot.messages import ToAgent
@@ -56,10 +56,7 @@ from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
-from strobe.store.fencing import take_over
 from strobe.store.locate import locate
-from strobe.store.places import settle
-from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
 
@@ -98,7 +95,7 @@ def start_job(
     options = restore or RestoreOptions()
     check_options(pipeline, options)
     if options.snapshot is not None:
-        found = locate(options.snapshot, Path(home or default_home()), options.root)
+        found = locate(options.snapshot, Path(home or default_home()), options.root, options.signer())
         found.load()  # nothing is claimed for what is not there
     job = Job(pipeline, Path(home or default_home()), master or DEFAULT_MASTER, place, spark, options)
     job.start()
@@ -165,12 +162,7 @@ class Job:
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
             master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
         )  # fmt: skip
-        objects, layout = take_over(
-            settle(home.home, self.name, pipeline.checkpoint.store, on_point=crash_points.point), self.name,
-            incarnation=home.memory.incarnation, generation=home.memory.generation, on_point=crash_points.point,
-        )  # fmt: skip
-        self.store = SnapshotStore(objects, layout, self.name, guard=home.check_owner, on_point=crash_points.point)
-        self.store.sweep()
+        self.store = open_checkpoints(home, pipeline.checkpoint)
         _log.info("Spark starts")
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         self._gate = Gate(ChannelAnswers(self._agents))

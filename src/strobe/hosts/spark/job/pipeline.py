@@ -33,6 +33,7 @@ class Pipeline(pipeline.Pipeline):
         sinks_from: Iterable[str] = (),
         allow_changed_state: Iterable[str] = (),
         verify: bool = False,
+        signed_by: str | None = None,
         **options: Any,
     ) -> Job:
         """Start the pipeline, or resume it where it was left, or restore it from `snapshot` (a directory, JOB, or
@@ -40,6 +41,7 @@ class Pipeline(pipeline.Pipeline):
         `py_files` are modules and packages that go to Spark's workers. `root` is the Merkle root that the snapshot must
         have; sinks may be copied from `sinks_from`. `allow_changed_state` names stages that may go on although their
         code means something else than their state. `verify` reads every byte of the snapshot before anything is done.
+        `signed_by` is the public key, a PEM file or env:NAME, that the snapshot must be signed by.
         """
         self.py_files = (*self.py_files, *use_py_files(tuple(py_files)))
         restore = RestoreOptions(
@@ -49,6 +51,7 @@ class Pipeline(pipeline.Pipeline):
             partitions=None if isinstance(partitions, Mapping) else partitions,
             stage_partitions=dict(partitions) if isinstance(partitions, Mapping) else {},
             root=root,
+            signed_by=signed_by,
             sinks_from=tuple(sinks_from),
             allow_changed_state=tuple(allow_changed_state),
             verify=verify,

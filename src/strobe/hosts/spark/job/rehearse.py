@@ -126,7 +126,7 @@ def _plan(pipeline: Pipeline, restore: RestoreOptions, place: Path, base: Path, 
             next="Name the snapshot that would be restored: -s SNAPSHOT.",
         )
     check_options(pipeline, restore)
-    found = locate(restore.snapshot, place, restore.root)
+    found = locate(restore.snapshot, place, restore.root, restore.signer())
     found.load()
     holder = JobHome(place, pipeline.name)
     holder.peek()

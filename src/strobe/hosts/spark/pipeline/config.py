@@ -38,6 +38,7 @@ class CheckpointConfig:
 
     At least `retained` checkpoints are kept; with `retained_age`, all that are younger than so many seconds too.
     `store` says where checkpoints go: None is the home directory, else another directory or `s3://bucket/prefix`.
+    `sign_with` is a private key for Ed25519 that checkpoints and savepoints are signed with: a PEM file, or `env:NAME`.
     """
 
     interval: float | None = 10.0
@@ -51,6 +52,7 @@ class CheckpointConfig:
     alignment_timeout: float = 30.0
     retained_age: float | None = None
     store: str | None = None
+    sign_with: str | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("mode", BarrierMode), ("retention_on_cancel", RetentionOnCancel)):
@@ -71,6 +73,11 @@ class CheckpointConfig:
             raise Misuse(
                 f"CheckpointConfig(store={self.store!r}): it must be a directory, or s3://bucket/prefix.",
                 next="Leave it out to keep checkpoints in the home directory.",
+            )
+        if self.sign_with is not None and (not isinstance(self.sign_with, str) or not self.sign_with.strip()):
+            raise Misuse(
+                f"CheckpointConfig(sign_with={self.sign_with!r}): it must be the path of a private key, or env:NAME.",
+                next="Leave it out to sign nothing.",
             )
         self.coordinator()  # says what is wrong with the rest
 

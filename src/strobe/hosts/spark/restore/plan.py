@@ -7,6 +7,7 @@ becomes of each sink, and every reason why it cannot be done. A plan without pro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,6 +21,7 @@ from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId, Timeline
 from strobe.store.check import check_root
 from strobe.store.manifest import ChannelRecord, NodeRecord
+from strobe.store.signing import SIGNED_BY
 
 __all__ = [
     "ChannelAction", "ChannelPlan", "ClaimMode", "How", "RestoreOptions", "RestorePlan", "SinkStep", "StageAction",
@@ -41,7 +43,7 @@ class RestoreOptions:
     `partitions` is for every stage with state, `stage_partitions` for single ones, by uid. `root` is the Merkle root
     that the snapshot must have. `sinks_from` are places outside their own from which sinks may begin as a copy.
     `allow_changed_state` names the stages that may go on with a state that means something else. `verify`: read every
-    byte of the snapshot first.
+    byte of the snapshot first. `signed_by` is the key that it must be signed by.
     """
 
     snapshot: str | None = None
@@ -53,6 +55,11 @@ class RestoreOptions:
     sinks_from: tuple[str, ...] = ()
     allow_changed_state: tuple[str, ...] = ()
     verify: bool = False
+    signed_by: str | None = None
+
+    def signer(self) -> str | None:
+        """The key that a snapshot must be signed by; the environment's, if none was named."""
+        return self.signed_by or os.environ.get(SIGNED_BY) or None
 
     def resuming(self) -> RestoreOptions:
         """What of it still counts when the restore has begun, and the job finishes it by itself."""

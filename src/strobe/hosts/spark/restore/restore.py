@@ -73,7 +73,7 @@ def restore_job(
     files as the stages need them to start; on an error from the plan nothing has changed."""
     intent = home.memory.restoring
     if options.snapshot is not None:
-        found = locate(options.snapshot, home.home, options.root)
+        found = locate(options.snapshot, home.home, options.root, options.signer())
     elif intent is not None:
         found = _again(intent, home)
         mode = ClaimMode.CLAIM if intent.claim else ClaimMode.NO_CLAIM

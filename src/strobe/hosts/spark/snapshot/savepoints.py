@@ -115,7 +115,7 @@ class SnapshotStores:
                 self._target = take_target(place, self._home)
             store = SnapshotStore(
                 self._target.objects, SavepointLayout("", snapshot), self.checkpoints.job,
-                guard=self._home.check_owner, on_point=crash_points.point,
+                guard=self._home.check_owner, on_point=crash_points.point, sign=self.checkpoints.sign,
             )  # fmt: skip
             store.begin(snapshot)
         except StrobeError as error:

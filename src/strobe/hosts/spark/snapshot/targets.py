@@ -27,7 +27,7 @@ from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import BUCKET_SAVEPOINT_MARKER as BUCKET_MARKER
-from strobe.store.layout import MANIFEST
+from strobe.store.layout import MANIFEST, SIGNATURE
 from strobe.store.layout import SAVEPOINT_MARKER as MARKER
 from strobe.store.s3 import CHECKS, S3Store, is_s3
 from strobe.store.tree import Tree
@@ -36,7 +36,7 @@ __all__ = [
     "BucketTarget", "DirectoryTarget", "SavepointTarget", "check_room", "check_target", "mark_of", "take_target",
 ]  # fmt: skip
 
-_OURS: Final = {MARKER, "blobs", ".tmp"}
+_OURS: Final = {MARKER, "blobs", ".tmp", SIGNATURE}
 _BLOBS: Final = "blobs/"
 
 
@@ -92,6 +92,7 @@ class DirectoryTarget:
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
             try:
+                (path / SIGNATURE).unlink(missing_ok=True)
                 for name in _OURS - {MARKER}:
                     shutil.rmtree(path / name, ignore_errors=True)
                 os.truncate(lock, 0)
@@ -117,6 +118,7 @@ class DirectoryTarget:
 
     def give_up(self) -> None:
         try:
+            (self.path / SIGNATURE).unlink(missing_ok=True)
             for name in _OURS - {MARKER}:
                 shutil.rmtree(self.path / name, ignore_errors=True)
             if {p.name for p in self.path.iterdir()} <= {MARKER}:
@@ -157,7 +159,7 @@ class BucketTarget:
     def give_up(self) -> None:
         with contextlib.suppress(StrobeError):
             self._home.check_owner()  # the driver that has taken over may be writing there by now
-            self.objects.discard(self.objects.list(_BLOBS))
+            self.objects.discard([*self.objects.list(_BLOBS), SIGNATURE])
             self.objects.delete(BUCKET_MARKER)
 
 
@@ -179,7 +181,7 @@ def _check_prefix(store: S3Store, mark: bytes) -> list[str]:
         raise _taken(
             store.url, "a savepoint failed there, and its manifest may still be on its way", "Name another prefix."
         )
-    if BUCKET_MARKER in others and all(key == BUCKET_MARKER or key.startswith(_BLOBS) for key in others):
+    if BUCKET_MARKER in others and all(key in (BUCKET_MARKER, SIGNATURE) or key.startswith(_BLOBS) for key in others):
         with contextlib.suppress(Absent):
             if store.get(BUCKET_MARKER) == mark:
                 return keys
