@@ -16,14 +16,14 @@ class Basket(StatefulProcessor):
         self.handle = handle
         self.items = handle.getListState("items", "item STRING")
 
-    def handleInputRows(self, key, rows, timers):
+    def handleInputRows(self, key, rows, timerValues):
         for frame in rows:
             self.items.appendList([(item,) for item in frame["item"]])
         if not list(self.handle.listTimers()):
-            self.handle.registerTimer(timers.getCurrentProcessingTimeInMs() + 300)
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 300)
         yield from ()
 
-    def handleExpiredTimer(self, key, timers, expired):
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
         items = sorted(item for (item,) in self.items.get())
         self.items.clear()
         yield pd.DataFrame({"who": [key[0]], "n": [len(items)], "items": [" ".join(items)]})

@@ -28,7 +28,7 @@ class Velocity(StatefulProcessor):
         self.recent = handle.getListState("recent", "at BIGINT, country STRING, score DOUBLE")
         self.alerts = handle.getValueState("alerts", "n INT, last BIGINT")
 
-    def handleInputRows(self, key, rows, timers):
+    def handleInputRows(self, key, rows, timerValues):
         for row in sorted(rows, key=lambda r: (r["at"], r["id"])):
             now = int(row["at"].timestamp() * 1000)
             recent = [r for r in self.recent.get() if r[0] > now - 3_600_000] if self.recent.exists() else []
@@ -44,8 +44,8 @@ class Velocity(StatefulProcessor):
                 why = "fast" if len(close) >= 3 else "far" if len(countries) > 1 else "risky"
                 yield Row(card=key[0], id=row["id"], why=why, score=round(score, 3), n=n)
 
-    def handleExpiredTimer(self, key, timers, expired):
-        old = expired.getExpiryTimeInMs() - 3_600_000
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        old = expiredTimerInfo.getExpiryTimeInMs() - 3_600_000
         left = [r for r in self.recent.get() if r[0] > old] if self.recent.exists() else []
         if left:
             self.recent.put(left)

@@ -22,9 +22,9 @@ class Meter(StatefulProcessor):
         self.qualities = handle.getMapState("qualities", "quality STRING", "n INT")
         self.wakes = handle.getValueState("wakes", "at BIGINT")
 
-    def handleInputRows(self, key, rows, timers):
+    def handleInputRows(self, key, rows, timerValues):
         total = self.total.get()[0] if self.total.exists() else 0.0
-        newest = timers.getCurrentWatermarkInMs()
+        newest = timerValues.getCurrentWatermarkInMs()
         for frame in rows:
             for row in frame.itertuples():
                 total += row.value
@@ -39,15 +39,15 @@ class Meter(StatefulProcessor):
         self.wakes.update((newest + 600_000,))
         yield pd.DataFrame({"meter": [key[0]], "kind": ["reading"], "total": [total], "detail": [self._detail()]})
 
-    def handleExpiredTimer(self, key, timers, expired):
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
         total = self.total.get()[0]
         yield pd.DataFrame({"meter": [key[0]], "kind": ["silent"], "total": [total], "detail": [self._detail()]})
         self.total.clear()
         self.readings.clear()
         self.wakes.clear()
 
-    def handleInitialState(self, key, initial, timers):
-        self.total.update((float(initial.at[0, "carried"]),))
+    def handleInitialState(self, key, initialState, timerValues):
+        self.total.update((float(initialState.at[0, "carried"]),))
 
     def _detail(self):
         qualities = sorted((k[0], v[0]) for k, v in self.qualities.iterator())

@@ -16,7 +16,7 @@ class Places(StatefulProcessor):
         self.last = handle.getListState("last", "place STRING, n BIGINT")
         self.visits = handle.getMapState("visits", "place STRING", "n BIGINT", ttlDurationMs=3_600_000)
 
-    def handleInputRows(self, key, rows, timers):
+    def handleInputRows(self, key, rows, timerValues):
         for row in sorted(rows, key=lambda r: r["n"]):
             last = list(self.last.get()) if self.last.exists() else []
             seen = self.visits.getValue((row["place"],))[0] if self.visits.containsKey((row["place"],)) else 0
