@@ -52,7 +52,7 @@ def maybe(payments, spark):
 
 SOURCES = {"payments": "parquet"}
 STEPS = [
-    ("payments", [{"who": "a", "amount": 10, "currency": "EUR"}, {"who": "b", "amount": 20, "currency": "XXX"}]),
+    ("payments", [{"who": "a", "amount": 10, "currency": "EUR"}, {"who": "b", "amount": 20, "currency": "QQQ"}]),
     ("payments", [{"who": "c", "amount": 7, "currency": "CHF"}, {"who": "a", "amount": 60, "currency": "USD"}]),
     ("payments", [{"who": "b", "amount": 1, "currency": "EUR"}]),
 ]
