@@ -132,7 +132,7 @@ def _plan(pipeline: Pipeline, restore: RestoreOptions, place: Path, base: Path, 
     holder.peek()
     with Gate(cast(GateHandler, None)) as gate:  # nobody asks: only plans are made
         drafts = draft_stages(pipeline, session, gate, holder)
-    descriptions = {d.spec.uid: describe_stage(d.result, d.spec.output_mode) for d in drafts}
+    descriptions = {d.spec.uid: describe_stage(d.result, d.spec.output_mode, conf=d.spec.conf) for d in drafts}
     return plan_restore(pipeline, drafts, descriptions, holder, base, restore, found)
 
 

@@ -24,14 +24,17 @@ __all__ = ["CHANNEL", "crashed_processor", "describe_stage", "entries_of", "oper
 
 _log = logging.getLogger("strobe.plans")
 CHANNEL = "channel "
+_ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 _SOURCES = ("StreamingRelation", "StreamingRelationV2")
 _DEDUPLICATE = {"Deduplicate": "distinct", "DeduplicateWithinWatermark": "distinct within watermark"}
 
 
-def describe_stage(result: DataFrame, output_mode: str, former: FormerNames | None = None) -> dict[str, Json]:
+def describe_stage(
+    result: DataFrame, output_mode: str, former: FormerNames | None = None, conf: Mapping[str, str] | None = None
+) -> dict[str, Json]:
     """`operators` with what they keep, in the plan's order; `sources` in the order in which Spark numbers them; the
     `schema` of the output; the `meaning` of the state; and the `directories` that it reads files from. `former`: names
-    that columns of channels had, for a comparison with an earlier description."""
+    that columns of channels had, for a comparison with an earlier description. `conf` are the stage's own settings."""
     plan: Any = result._jdf.queryExecution().analyzed()
     operators: list[Json] = []
     sources: list[Json] = []
@@ -48,6 +51,7 @@ def describe_stage(result: DataFrame, output_mode: str, former: FormerNames | No
                 operators.append(operator)
     session: Any = result.sparkSession
     zone = str(session.conf.get("spark.sql.session.timeZone"))
+    encoding = str((conf or {}).get(_ENCODING) or session.conf.get(_ENCODING, "unsaferow"))
     files = file_sources(nodes, session._jvm, session._jsc.hadoopConfiguration())
     return {
         "operators": operators,
@@ -55,6 +59,7 @@ def describe_stage(result: DataFrame, output_mode: str, former: FormerNames | No
         "schema": result.schema.simpleString(),
         "meaning": _meaning(plan, nodes, optimized, output_mode, zone, former or {}),
         **({"directories": files} if files else {}),
+        **({"encoding": encoding} if any(o["kind"] == "transformWithState" for o in operators) else {}),
     }
 
 
@@ -253,7 +258,8 @@ class _Variables:
 
     def _note(self, name: str, kind: str, schema: Any, ttl: int | None) -> _Unused:
         lives = " with a time to live" if ttl else ""
-        self.found.append({"name": name, "type": f"{kind} of {_ddl(schema)}{lives}", "ttl_ms": ttl})
+        about = {"kind": f"{kind}{lives}", "schema": _struct(schema).jsonValue()}
+        self.found.append({"name": name, "type": f"{kind} of {_ddl(schema)}{lives}", "ttl_ms": ttl, **about})
         return _Unused()
 
     def __getattr__(self, name: str) -> Any:
@@ -265,5 +271,9 @@ class _Unused:
         return lambda *args, **kwargs: None
 
 
+def _struct(schema: Any) -> Any:
+    return schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+
+
 def _ddl(schema: Any) -> str:
-    return (schema if isinstance(schema, StructType) else StructType.fromDDL(schema)).simpleString()
+    return str(_struct(schema).simpleString())

@@ -25,6 +25,7 @@ __all__ = ["changed_state", "compare_stages", "rearranged", "said"]
 
 _log = logging.getLogger("strobe.evolve")
 _SOURCES = ("StreamingRelation", "StreamingRelationV2")
+_AVRO_PROMOTES = {("integer", "long"), ("integer", "double"), ("float", "double")}
 _DEDUPLICATE = {"Deduplicate": "distinct", "DeduplicateWithinWatermark": "distinct within watermark"}
 
 
@@ -36,7 +37,12 @@ def compare_stages(before: Json, after: Json) -> list[Difference]:
     try:
         found = [
             *_compare_sources(entries_of(before, "sources"), entries_of(after, "sources")),
-            *_compare_operators(entries_of(before, "operators"), entries_of(after, "operators"), names=not known),
+            *_compare_operators(
+                entries_of(before, "operators"),
+                entries_of(after, "operators"),
+                names=not known,
+                avro=before.get("encoding") == after.get("encoding") == "avro",
+            ),
         ]
         if any(d.weight is Weight.UNFIT for d in found):
             return found
@@ -108,13 +114,13 @@ def _listed(names: list[Any]) -> str:
     return ", ".join(map(str, names)) or "nothing"
 
 
-def _compare_operators(before: list[Any], after: list[Any], *, names: bool) -> list[Difference]:
-    """`names`: compare these too, since there is nothing better."""
+def _compare_operators(before: list[Any], after: list[Any], *, names: bool, avro: bool) -> list[Difference]:
+    """`names`: compare these too, since there is nothing better. `avro`: Spark can read values of another schema."""
     old, new = ([o for o in operators if o["kind"] != "watermark"] for operators in (before, after))
     if [o["kind"] for o in old] != [o["kind"] for o in new]:
         was, is_ = (", ".join(o["kind"] for o in operators) or "none" for operators in (old, new))
         return [Difference(f"its operators with state were: {was}; they are now: {is_}", Weight.UNFIT)]
-    found = [d for was, is_ in zip(old, new, strict=True) for d in _compare_operator(was, is_, names=names)]
+    found = [d for was, is_ in zip(old, new, strict=True) for d in _compare_operator(was, is_, names=names, avro=avro)]
     marks = [
         [(o["column"], o["delay"]) for o in operators if o["kind"] == "watermark"] for operators in (before, after)
     ]
@@ -124,7 +130,9 @@ def _compare_operators(before: list[Any], after: list[Any], *, names: bool) -> l
     return found
 
 
-def _compare_operator(before: Mapping[str, Any], after: Mapping[str, Any], *, names: bool) -> list[Difference]:
+def _compare_operator(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, names: bool, avro: bool
+) -> list[Difference]:
     kind = before["kind"]
     found: list[Difference] = []
     if "keys" in before and "keys" in after:
@@ -132,7 +140,7 @@ def _compare_operator(before: Mapping[str, Any], after: Mapping[str, Any], *, na
     if "values" in before and "values" in after:
         what = f"values of its {kind}"
         if kind == "transformWithState":
-            found += _compare_variables(what, before["values"], after["values"])
+            found += _compare_variables(what, before["values"], after["values"], avro=avro)
         else:
             found += _compare_columns(what, before["values"], after["values"], names=names)
     if kind == "join":
@@ -145,11 +153,15 @@ def _compare_operator(before: Mapping[str, Any], after: Mapping[str, Any], *, na
     return found
 
 
-def _compare_variables(what: str, before: list[Any], after: list[Any]) -> list[Difference]:
+def _compare_variables(what: str, before: list[Any], after: list[Any], *, avro: bool) -> list[Difference]:
     """State of a processor goes by name: a new variable starts empty, one that is not asked for lies idle."""
     old, new = ({v["name"]: v["type"] for v in variables} for variables in (before, after))
+    was, is_ = ({v["name"]: v for v in variables} for variables in (before, after))
     found = [
-        Difference(f"the state {name!r} was a {old[name]}, and is now a {new[name]}", Weight.UNFIT)
+        Difference(
+            f"the state {name!r} was a {old[name]}, and is now a {new[name]}",
+            Weight.HARMLESS if avro and _evolves(was[name], is_[name]) else Weight.UNFIT,
+        )
         for name in old
         if name in new and old[name] != new[name]
     ]
@@ -163,6 +175,17 @@ def _compare_variables(what: str, before: list[Any], after: list[Any]) -> list[D
         *found,
         *(Difference(f"the {what} had {name!r}, which is not asked for any more", Weight.HARMLESS) for name in gone),
     ]
+
+
+def _evolves(was: Mapping[str, Any], is_: Mapping[str, Any]) -> bool:
+    """Whether Spark reads values in Avro that were written as `was`: fields more, or fewer, or wider numbers. Both more
+    and fewer is refused: a field that has another name would begin with null."""
+    if was.get("kind") != is_.get("kind") or "schema" not in was or "schema" not in is_:
+        return False
+    old, new = ({f["name"]: f["type"] for f in v["schema"]["fields"]} for v in (was, is_))
+    if old.keys() - new.keys() and new.keys() - old.keys():
+        return False
+    return all(old[n] == new[n] or (old[n], new[n]) in _AVRO_PROMOTES for n in old.keys() & new.keys())
 
 
 def _kept(functions: list[Any]) -> list[Any]:

@@ -60,7 +60,7 @@ class Former:
 
     def now(self, draft: DraftStage) -> dict[str, Json]:
         """The stage's description in the words of then."""
-        return {**describe_stage(draft.result, draft.spec.output_mode, self.names)}
+        return {**describe_stage(draft.result, draft.spec.output_mode, self.names, draft.spec.conf)}
 
     def without_casts(self, description: Json) -> Json:
         if not self.casts or not isinstance(description, Mapping) or "meaning" not in description:

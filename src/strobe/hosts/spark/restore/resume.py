@@ -68,7 +68,10 @@ def bring_up(
 ) -> Ready:
     sweep_leftovers(home)
     descriptions = {
-        d.spec.uid: {**describe_stage(d.result, d.spec.output_mode), "writes": sink_places(d.spec, base)}
+        d.spec.uid: {
+            **describe_stage(d.result, d.spec.output_mode, conf=d.spec.conf),
+            "writes": sink_places(d.spec, base),
+        }
         for d in drafts
     }
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
