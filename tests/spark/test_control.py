@@ -24,6 +24,7 @@ __all__ = ["world"]
 
 def ask(job: strobe.Job, method: str, path: str, body: str | None = None, token: str | None = None) -> tuple[int, Any]:
     """A request as any program would make it."""
+    assert job._control is not None
     port = job._control.port
     token = token if token is not None else job.home.path(job.home.layout.token).read_text()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)

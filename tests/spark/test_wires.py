@@ -62,7 +62,7 @@ def test_whatever_the_connections_do_every_snapshot_is_a_consistent_cut(
 ) -> None:
     world = run(tmp_path, monkeypatch, shape, mode, seed)
     assert world.complete
-    assert world.ended
+    assert world.jobs_ended
 
 
 # ── mutants ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -111,7 +111,7 @@ class ScheduledCoordinator(CoordinatorHost):
 
 
 class WiredWorld(RestartWorld, SnapshotWriter):
-    ended = 0  # jobs that ended with their last snapshot
+    jobs_ended = 0  # with their last snapshot
 
     # ── the driver ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -279,5 +279,5 @@ class WiredWorld(RestartWorld, SnapshotWriter):
             behind = [c.version for c in channel.log.commits(max(barrier, trimmed)) if c.files]
             went_on = behind or trimmed > barrier
             assert not went_on, f"{uid} went on after the last snapshot: {behind} are behind {barrier}"
-        self.ended += 1
+        self.jobs_ended += 1
         self.kill()

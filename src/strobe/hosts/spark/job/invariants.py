@@ -70,7 +70,6 @@ class InvariantChecks:
         self._of = {invariant.name: _Of(invariant) for invariant in pipeline.invariants}
         self._home, self._job = home, pipeline.name
         self._violated = violated
-        self._log = VerdictLog(home, pipeline.name)
         self._pending: _Wanted | None = None
         self._asked: _Wanted | None = None
         self._closed = False
@@ -86,7 +85,10 @@ class InvariantChecks:
         self._thread = threading.Thread(target=self._run, name="invariants", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Nothing is started for a job that has no invariants."""
+        if self._of:
+            self._log = VerdictLog(self._home, self._job)
+            self._thread.start()
 
     def completed(self, snapshot: SnapshotId) -> None:
         """A checkpoint is complete: told by whoever wrote it, who goes on at once."""

@@ -13,12 +13,15 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from strobe.hosts.shared.clock import SYSTEM, Clock
+from strobe.hosts.shared.loopback import LoopbackServer
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
@@ -30,6 +33,7 @@ from strobe.hosts.spark.job.api import actions
 from strobe.hosts.spark.job.channel_answers import ChannelAnswers
 from strobe.hosts.spark.job.control import control_server
 from strobe.hosts.spark.job.drain import Drain
+from strobe.hosts.spark.job.end_watch import watch_for_end
 from strobe.hosts.spark.job.invariants import InvariantChecks, check_invariants
 from strobe.hosts.spark.job.observer import JobObserver
 from strobe.hosts.spark.job.orders import Orders
@@ -62,7 +66,6 @@ __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
 
 _log = logging.getLogger("strobe.job")
 DEFAULT_PARTITIONS = 2
-_REST_POLL = 0.1
 SETTLE_PATIENCE = float(os.environ.get("STROBE_SETTLE_PATIENCE", "60"))  # seconds for sinks to commit at the end
 _GOODBYE = 2.0  # seconds for the last answers of the control API
 
@@ -128,10 +131,12 @@ class Job:
         self._ending = threading.Lock()
         self._given = spark
         self._spark: SparkSession | None = None
+        self._control: LoopbackServer | None = None
+        self._parts = ExitStack()  # what was started, and how it ends: the newest first
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
         self.observer = JobObserver()
-        self._invariants: InvariantChecks | None = None
+        self._invariants = InvariantChecks(pipeline, home, self._fail)
         self.supervisor: SupervisorStatus | None = None
 
     def __repr__(self) -> str:
@@ -163,26 +168,31 @@ class Job:
             master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
         )  # fmt: skip
         self.store = open_checkpoints(home, pipeline.checkpoint)
+        self._parts.callback(self.store.close)
         _log.info("Spark starts")
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
-        self._gate = Gate(ChannelAnswers(self._agents))
-        drafts = draft_stages(pipeline, self._spark, self._gate, home)
+        if self._given is None:
+            self._parts.callback(stop_session, self._spark)
+        gate = self._parts.enter_context(Gate(ChannelAnswers(self._agents)))
+        drafts = draft_stages(pipeline, self._spark, gate, home)
         ready = bring_up(pipeline, drafts, home, self.base, self._spark, self.options)
         stages = ready.stages
+        self._parts.callback(self._close_stages)
         self._stores = SnapshotStores(self.store, home)
-        if pipeline.invariants:
-            self._invariants = InvariantChecks(pipeline, home.home, self._fail)
-            self._invariants.start()
+        self._invariants.start()
+        self._parts.callback(self._close_invariants)
         state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
         self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions, clock=self._clock)
         self._commits = Commits(home.memory.incarnation, lambda s: self._coordinator.settled(s), self._clock)  # noqa: PLW0108
+        for end in (self._close_commits, self._stores.settle, self._uploads.shutdown, self.observer.stop):
+            self._parts.callback(end)
         drop = self.options.allow_non_restored_state
         self._sinks = sink_works(stages, home, self._commits, self._fail, drop=drop, clock=self._clock)
         self._writer = ManifestWriter(
             pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
             lambda: self._commits.unsettled,
-            self._checkpointed,
+            self._invariants.completed,
         )  # fmt: skip
         self._coordinator = CoordinatorHost(
             {uid: spec.reads for uid, spec in pipeline.stages.items()},
@@ -196,6 +206,8 @@ class Job:
             decisions=self._commits,
             clock=self._clock,
         )
+        self._parts.callback(self._stop_stages)
+        self._parts.callback(self._coordinator.stop)
         self._drain = Drain(pipeline.order(), self._runners, self._over_as, self._clock)
         self.orders = Orders(
             self.name, self._coordinator, self._stores,
@@ -215,11 +227,10 @@ class Job:
                 raise failed[0].failure or Failed(f"Stage {failed[0].spec.uid!r} failed for good: {failed[0].error}")
             if self.state.over:
                 raise Failed(self.error)
-            self._control = control_server(home.path(home.layout.token), actions(self))
+            control = self._control = control_server(home.path(home.layout.token), actions(self))
             self.state = JobState.RUNNING
-            home.publish(state=self.state.value, port=self._control.port, timeline=home.memory.timeline)
-        self._watch = threading.Thread(target=self._watch_for_end, name="watch", daemon=True)
-        self._watch.start()
+            home.publish(state=self.state.value, port=control.port, timeline=home.memory.timeline)
+        watch_for_end(self._runners, self._drain, self._over, self._take_last_checkpoint)
 
     def _start_stages(self) -> None:
         """Upstream first."""
@@ -267,7 +278,7 @@ class Job:
         """Until the job is over. False if it still runs when the time is up."""
         if not self._over.wait(timeout):
             return False
-        if hasattr(self, "_control"):
+        if self._control is not None:
             self._control.drain(_GOODBYE)
         return True
 
@@ -332,7 +343,7 @@ class Job:
             supervisor=self.supervisor,
             channels=self.observer.channels(),
             barriers=self.observer.barriers(self._coordinator),
-            invariants=() if self._invariants is None else self._invariants.status(),
+            invariants=self._invariants.status(),
         )
 
     def _over_as(self) -> str | None:
@@ -346,10 +357,6 @@ class Job:
 
     def _tell(self, node: NodeId, message: ToAgent) -> None:
         self._agents[node].tell(message)
-
-    def _checkpointed(self, snapshot: SnapshotId) -> None:
-        if self._invariants is not None:
-            self._invariants.completed(snapshot)
 
     def _fail(self, reason: str, *, started: bool = False) -> None:
         # Not in the caller's thread: it may be one that must be joined.
@@ -371,32 +378,22 @@ class Job:
             stream.flush()
         os._exit(1)
 
-    def _watch_for_end(self) -> None:
-        """A job whose sources have all ended is finished once its channels are empty: one last checkpoint, then out."""
-        sources = [r for r in self._runners.values() if not r.spec.inputs]
-        rest = [r for r in self._runners.values() if r.spec.inputs]
-        if any(r.has_source for r in rest):
-            return  # a source beside channels cannot be told to end, so there is always more to come
-        calm = 0
-        while not self._over.wait(_REST_POLL):
-            ended = not self._drain.under_way and all(r.state is StageState.ENDED for r in sources)
-            calm = calm + 1 if ended and all(r.agent.idle and r.state is StageState.RUNNING for r in rest) else 0
-            if calm >= 3:
-                try:
-                    self._coordinator.snapshot(Kind.CHECKPOINT)
-                except StrobeError as error:
-                    # Whether that is one failure too many is for the coordinator to say; until then, once more.
-                    _log.warning("the last checkpoint failed: %s", error.what)
-                    calm = 0
-                    continue
-                violated = None if self._invariants is None else self._invariants.settle()
-                if violated is not None:
-                    self._finish(JobState.FAILED, violated)
-                elif self._commits.settle(SETTLE_PATIENCE):
-                    self._finish(JobState.FINISHED)
-                else:
-                    self._finish(JobState.FAILED, explain_doubt(self.name, self._commits.in_doubt()))
-                return
+    def _take_last_checkpoint(self) -> bool:
+        """The sources have ended and nothing is left to do. False if the checkpoint failed: it is tried again."""
+        try:
+            self._coordinator.snapshot(Kind.CHECKPOINT)
+        except StrobeError as error:
+            # Whether that is one failure too many is for the coordinator to say; until then, once more.
+            _log.warning("the last checkpoint failed: %s", error.what)
+            return False
+        violated = self._invariants.settle()
+        if violated is not None:
+            self._finish(JobState.FAILED, violated)
+        elif self._commits.settle(SETTLE_PATIENCE):
+            self._finish(JobState.FINISHED)
+        else:
+            self._finish(JobState.FAILED, explain_doubt(self.name, self._commits.in_doubt()))
+        return True
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -414,42 +411,30 @@ class Job:
                 _log.error("job %s failed: %s", self.name, reason)
             try:
                 self._publish(state=state.shown(ended=False))
-                self._shut_down()
+                self._parts.close()
                 for snapshot in self.store.list() if delete else ():
                     if snapshot not in self._commits.unsettled:
                         self.store.dispose(snapshot)
             finally:
                 self._end(state, reason)
 
-    def _shut_down(self) -> None:
-        """In the order of dependence; every step must be safe when the one before never happened."""
-        if hasattr(self, "_coordinator"):
-            self._coordinator.stop()
-        stops = [threading.Thread(target=r.stop, name=f"stop-{r.spec.uid}") for r in self._runners.values()]
-        for thread in stops:
-            thread.start()
-        for thread in stops:
-            thread.join()
-        self.observer.stop()
-        if self._invariants is not None:
-            self._invariants.stop(wait=self.state in (JobState.FINISHED, JobState.STOPPED))
-        if hasattr(self, "_uploads"):
-            self._uploads.shutdown()
-            self._stores.settle()
-            doubt = self._commits.close(0 if self.state is JobState.FAILED else SETTLE_PATIENCE)
-            if doubt:
-                _log.warning("%s", explain_doubt(self.name, doubt))
+    def _stop_stages(self) -> None:
+        with ThreadPoolExecutor(len(self._runners) or 1, thread_name_prefix="stop") as pool:
+            list(pool.map(StageRunner.stop, self._runners.values()))
+
+    def _close_commits(self) -> None:
+        if doubt := self._commits.close(0 if self.state is JobState.FAILED else SETTLE_PATIENCE):
+            _log.warning("%s", explain_doubt(self.name, doubt))
+
+    def _close_invariants(self) -> None:
+        self._invariants.stop(wait=self.state in (JobState.FINISHED, JobState.STOPPED))
+
+    def _close_stages(self) -> None:
         for runner in self._runners.values():
             for sink in runner.spec.sinks:
                 sink.close()
             if runner.output is not None:
                 runner.output.close()
-        if hasattr(self, "_gate"):
-            self._gate.close()
-        if self._spark is not None and self._given is None:
-            stop_session(self._spark)
-        if hasattr(self, "store"):
-            self.store.close()
 
     def _publish(self, **facts: Any) -> None:
         try:
@@ -461,5 +446,5 @@ class Job:
         self._publish(state=state.value, error=reason, ended=utc_now(), port=None)
         self.home.release()
         self._over.set()
-        if hasattr(self, "_control"):
+        if self._control is not None:
             self._control.stop()

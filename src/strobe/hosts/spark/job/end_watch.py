@@ -1,0 +1,38 @@
+"""The end that a job comes to by itself: its sources have ended, its channels are empty, nothing is due any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from strobe.hosts.spark.job.drain import Drain
+from strobe.hosts.spark.stage.runner import StageRunner, StageState
+from strobe.model.ids import NodeId
+
+__all__ = ["watch_for_end"]
+
+_REST_POLL: Final = 0.1  # seconds
+_CALM: Final = 3  # looks in a row
+
+
+def watch_for_end(
+    runners: Mapping[NodeId, StageRunner], drain: Drain, over: threading.Event, end: Callable[[], bool]
+) -> None:
+    """Call `end` in a thread of its own once nothing is left to do, and again if that did not work."""
+    sources = [r for r in runners.values() if not r.spec.inputs]
+    rest = [r for r in runners.values() if r.spec.inputs]
+    if any(r.has_source for r in rest):
+        return  # a source beside channels cannot be told to end, so there is always more to come
+
+    def watch() -> None:
+        calm = 0
+        while not over.wait(_REST_POLL):
+            ended = not drain.under_way and all(r.state is StageState.ENDED for r in sources)
+            calm = calm + 1 if ended and all(r.agent.idle and r.state is StageState.RUNNING for r in rest) else 0
+            if calm >= _CALM:
+                if end():
+                    return
+                calm = 0
+
+    threading.Thread(target=watch, name="watch", daemon=True).start()
