@@ -35,6 +35,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "prometheus_client": "metrics",
     "opentelemetry": "otel",
     "cryptography": "sign",
+    "textual": "debug",
 }
 
 
