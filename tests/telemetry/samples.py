@@ -16,6 +16,7 @@ from strobe.hosts.live.system.checking import CheckReport
 from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
 from strobe.hosts.spark.snapshot.metrics import (
     Backlog,
+    InvariantStatus,
     JobStatus,
     SinkStatus,
     StageStatus,
@@ -40,6 +41,7 @@ CHECKPOINT = Progress(
 STATUS = JobStatus(
     "shop", "running", 4711, 2, 1, AT, 61.0, (STAGE,), 3, 1, 0, (CHECKPOINT,),
     sinks=(SinkStatus("per-minute/gold", "a table", 1, 2, failures=3, rows=40, rows_per_second=0.5, dead_letters=2),),
+    invariants=(InvariantStatus("sum", "warn", "violated", 4, 2, 1, "the sum is off"),),
     next_checkpoint_s=7.5, supervisor=SupervisorStatus(99, 2, 10, "killed", AT),
 )  # fmt: skip
 REPORT = Report(

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from strobe.hosts.spark.snapshot.metrics import JobStatus, status_from_json, status_json
+from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, status_from_json, status_json
 from strobe.model.errors import Misuse
 from strobe.telemetry.exposition import Address, MetricsServer, render
 from strobe.telemetry.families import Kind, Metric, Of
-from strobe.telemetry.job_metrics import JOB_METRICS, SINK_METRICS, STAGE_METRICS, job_families
+from strobe.telemetry.job_metrics import INVARIANT_METRICS, JOB_METRICS, SINK_METRICS, STAGE_METRICS, job_families
 from strobe.telemetry.live_metrics import NODE_METRICS, SYSTEM_METRICS, system_families
 from tests.telemetry.samples import REPORT, STAGE, STATUS
 
@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[Of[Any], ...]] = {
     "A job": JOB_METRICS,
     "A stage": STAGE_METRICS,
     "A sink": SINK_METRICS,
+    "An invariant": INVARIANT_METRICS,
     "A live system": SYSTEM_METRICS,
     "A node of a live system": NODE_METRICS,
 }
@@ -62,6 +63,16 @@ def test_samples_say_what_the_status_says() -> None:
     assert found["strobe_sink_parts_in_doubt{sink=gold,stage=per-minute}"] == 1
 
 
+def test_an_invariant_without_a_verdict_has_no_verdict() -> None:
+    found = values(replace(STATUS, invariants=(InvariantStatus("sum", "warn"),)))
+    assert [name for name in found if name.startswith("strobe_invariant")] == [
+        "strobe_invariant_num_violations_total{invariant=sum}", "strobe_invariant_num_skipped_total{invariant=sum}",
+    ]  # fmt: skip
+    failed = values(replace(STATUS, invariants=(InvariantStatus("sum", "warn", "failed", 4),)))
+    assert "strobe_invariant_violated{invariant=sum}" not in failed
+    assert failed["strobe_invariant_failed{invariant=sum}"] == 1
+
+
 def test_phases_add_up_to_the_duration() -> None:
     found = values()
     phases = [value for name, value in found.items() if "phase_seconds" in name]
@@ -70,7 +81,9 @@ def test_phases_add_up_to_the_duration() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     bare = replace(STAGE, watermark=None, busy=None, backlog=None, state_store=None, rows_out=None, lag_rows=None)
-    found = values(replace(STATUS, stages=(bare,), checkpoints=(), next_checkpoint_s=None, supervisor=None))
+    found = values(
+        replace(STATUS, stages=(bare,), checkpoints=(), invariants=(), next_checkpoint_s=None, supervisor=None)
+    )
     for word in (
         "watermark",
         "busy",
@@ -159,7 +172,7 @@ def test_what_is_no_port_is_refused(text: str) -> None:
 def test_names_are_spelled_as_prometheus_wants_them() -> None:
     assert len(METRICS) == sum(map(len, SECTIONS.values())), "a name is used twice"
     for metric in METRICS.values():
-        assert re.fullmatch(r"strobe_(job|stage|sink|live)_[a-z0-9_]+", metric.name)
+        assert re.fullmatch(r"strobe_(job|stage|sink|invariant|live)_[a-z0-9_]+", metric.name)
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
         assert not metric.help.endswith(".")
 
@@ -187,7 +200,7 @@ def expressions() -> dict[str, str]:
 
 @pytest.mark.parametrize(("where", "text"), expressions().items())
 def test_dashboard_and_alerts_use_metrics_that_there_are(where: str, text: str) -> None:
-    used = set(re.findall(r"\bstrobe_(?:job|stage|sink|live)_\w+", text))
+    used = set(re.findall(r"\bstrobe_(?:job|stage|sink|invariant|live)_\w+", text))
     assert used - {"strobe"} <= set(METRICS), where
     assert used or 'up{job="strobe"}' in text
 

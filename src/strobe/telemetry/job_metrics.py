@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Final
 
 from strobe.hosts.spark.home.job_state import UNFINISHED, JobState
-from strobe.hosts.spark.snapshot.metrics import JobStatus, SinkStatus, StageStatus, StateStatus
+from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, SinkStatus, StageStatus, StateStatus
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.protocol.coordinator.messages import Kind as SnapshotKind
 from strobe.telemetry.families import Family, Kind, Metric, Of, Values, gather
 
-__all__ = ["JOB_METRICS", "SINK_METRICS", "STAGE_METRICS", "job_families"]
+__all__ = ["INVARIANT_METRICS", "JOB_METRICS", "SINK_METRICS", "STAGE_METRICS", "job_families"]
 
 _JOB_STATES: Final = (*dict.fromkeys((*UNFINISHED, *(state.value for state in JobState))),)
 _STAGE_STATES: Final = ("starting", "running", "restarting", "ended", "failed", "stopped")
@@ -28,6 +28,7 @@ def job_families(status: JobStatus) -> list[Family]:
         *gather(JOB_METRICS, [(job, status)]),
         *gather(STAGE_METRICS, [((*job, stage.uid), stage) for stage in status.stages]),
         *gather(SINK_METRICS, [((*job, *_place(sink)), sink) for sink in status.sinks]),
+        *gather(INVARIANT_METRICS, [((*job, invariant.name), invariant) for invariant in status.invariants]),
     ]
 
 
@@ -190,4 +191,26 @@ SINK_METRICS: Final = (
     _sink("parts_prepared", Kind.GAUGE, "Parts that wait for their snapshot", lambda s: float(s.prepared)),
     _sink("failures_in_a_row", Kind.GAUGE, "Failed attempts to do what is due, since the last that succeeded",
           lambda s: float(s.failures)),
+)  # fmt: skip
+
+
+# ── of an invariant ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _invariant(name: str, kind: Kind, help: str, value: Callable[[InvariantStatus], Values]) -> Of[InvariantStatus]:
+    return Of(Metric(f"strobe_invariant_{name}", kind, help, ("job_name", "invariant")), value)
+
+
+INVARIANT_METRICS: Final = (
+    _invariant("violated", Kind.GAUGE, "1 if the last verdict is that it is violated, 0 if it holds",
+               lambda i: {"holds": 0.0, "violated": 1.0}.get(i.outcome)),
+    _invariant("failed", Kind.GAUGE, "1 if the last attempt to evaluate it failed, 0 if there was a verdict",
+               lambda i: float(i.outcome == "failed") if i.outcome else None),
+    _invariant("last_checkpoint_id", Kind.GAUGE, "The checkpoint that the last verdict is about",
+               lambda i: _maybe(i.snapshot)),
+    _invariant("num_violations_total", Kind.COUNTER, "Checkpoints at which it was violated",
+               lambda i: float(i.violations)),
+    _invariant("num_skipped_total", Kind.COUNTER,
+               "Checkpoints that were not asked because the one before took too long",
+               lambda i: float(i.skipped)),
 )  # fmt: skip
