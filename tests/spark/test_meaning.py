@@ -384,6 +384,24 @@ def test_one_more_branch_of_a_union_over_a_channel_is_said(spark: SparkSession) 
     assert (difference.weight, " or " in difference.sentence) == (Weight.HARMLESS, True)
 
 
+AGGREGATES = """
+any_value(a); approx_count_distinct(a); approx_percentile(a, 0.5); array_agg(a); avg(a); bit_and(a); bit_or(a);
+bit_xor(a); bool_and(a > 1); bool_or(a > 1); collect_list(a); collect_set(a); corr(a, b); count(*); count(a, b);
+count_if(a > 1); covar_pop(a, b); covar_samp(a, b); every(a > 1); first(a); first_value(a); histogram_numeric(a, 5);
+kurtosis(a); last(a); listagg(name); max(a); max_by(a, b); mean(a); median(a); min(a); min_by(a, b); mode(a);
+percentile(a, 0.5); regr_avgx(a, b); regr_count(a, b); regr_r2(a, b); regr_slope(a, b); skewness(a); some(a > 1);
+stddev(a); string_agg(name); sum(a); sum(a) FILTER (WHERE b > 1); try_avg(a); try_sum(a); var_pop(a); variance(a)
+"""
+
+
+def test_every_aggregate_is_described(spark: SparkSession) -> None:
+    """Also those that Spark replaces by others before it runs them."""
+    events, _ = streams(spark)
+    for name in AGGREGATES.split(";"):
+        (operator,) = describe_stage(events.groupBy("k").agg(F.expr(name)), "update")["operators"]
+        assert [value["keeps"] for value in operator["values"]], name
+
+
 def test_what_may_mix_is_allowed_if_it_is_asked_for_and_what_does_not_fit_is_not(spark: SparkSession) -> None:
     mixed = compare_stages(described(windowed("1 hour"), spark), described(windowed("2 hours"), spark))
     assert [d.weight for d in mixed] == [Weight.MIXED]

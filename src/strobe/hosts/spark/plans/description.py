@@ -11,6 +11,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -26,6 +29,7 @@ _log = logging.getLogger("strobe.plans")
 CHANNEL = "channel "
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 _SOURCES = ("StreamingRelation", "StreamingRelationV2")
+_REPLACEABLE = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceableAggregate"
 _DEDUPLICATE = {"Deduplicate": "distinct", "DeduplicateWithinWatermark": "distinct within watermark"}
 
 
@@ -140,9 +144,20 @@ def _functions(expression: Any) -> list[Json]:
         function = expression.aggregateFunction()
         arguments = [e.dataType().sql() for e in _items(function.children())]
         kind = f"{function.prettyName()}({', '.join(arguments)})"
-        keeps = f"{function.prettyName()} as {function.aggBufferSchema().sql()}"
+        keeps = f"{function.prettyName()} as {_buffer(function)}"
         return [{"name": expression.sql(), "type": kind, "keeps": keeps}]
     return [f for e in _items(expression.children()) for f in _functions(e)]
+
+
+def _buffer(function: Any) -> str:
+    """What an aggregate keeps. Some stand for others that the optimizer puts in their place, as `count_if` does."""
+    while True:
+        try:
+            return str(function.aggBufferSchema().sql())
+        except Py4JJavaError:
+            if not is_instance_of(SparkContext._gateway, function, _REPLACEABLE):
+                raise
+            function = function.replacement()
 
 
 def _optimized(result: DataFrame, analyzed: list[Any]) -> list[Any]:
