@@ -49,7 +49,9 @@ class Everything:
         self._log = log
 
     def latest(self, stage: NodeId, channel: ChannelId, start: int, reader: str) -> int:
-        self._log.wait_beyond(max(start, self._log.head), 0.05)
+        seen, deadline = max(start, self._log.head), time.monotonic() + 0.05
+        while self._log.refresh() <= seen and time.monotonic() < deadline:
+            time.sleep(0.005)
         return self._log.end
 
     def initial(self, stage: NodeId, channel: ChannelId) -> int:

@@ -29,7 +29,6 @@ from strobe.protocol.coordinator.messages import (
     Kind,
     ManifestFailed,
     ManifestWritten,
-    NodeFinished,
     NodeLost,
     NodeReady,
     Reply,
@@ -119,13 +118,6 @@ def test_a_snapshot_under_way_is_known_by_its_request() -> None:
     assert run.machine.request_of(SnapshotId(2)) is None
     run.complete(1)
     assert run.machine.request_of(SnapshotId(1)) is None
-
-
-def test_a_node_whose_upstream_has_finished_is_triggered_itself() -> None:
-    run = Run()
-    run.tell(NodeFinished(A))
-    run.tell(TriggerRequested("r"))
-    assert run.all(Trigger)[0].nodes == (B,)
 
 
 def test_the_manifest_is_written_only_after_the_last_acknowledgement() -> None:
@@ -342,15 +334,6 @@ def test_words_of_an_older_incarnation_are_ignored() -> None:
     assert run.all(WriteManifest)
 
 
-def test_a_request_when_everything_has_finished_is_answered_with_the_reason() -> None:
-    run = Run()
-    run.tell(TriggerRequested("waiting"))
-    for node in (A, B, C):
-        run.tell(NodeFinished(node))
-    run.tell(TriggerRequested("late"))
-    assert {r.request: r.failure is not None for r in run.all(Reply)} == {"waiting": True, "late": True}
-
-
 def test_an_abort_that_somebody_asked_for_is_no_failure() -> None:
     run = Run(tolerable_failures=0)
     run.tell(TriggerRequested("r"))
@@ -482,7 +465,6 @@ _inputs = st.one_of(
     st.builds(NodeReady, _nodes, _lives),
     st.builds(NodeLost, _nodes, st.just("killed")),
     st.builds(AllLost, st.just("restored")),
-    st.builds(NodeFinished, _nodes),
 )
 
 
@@ -497,7 +479,6 @@ def check_history(make: Callable[..., Coordinator], options: dict[str, int], his
     writing: set[int] = set()
     complete: list[int] = []
     disposed: set[int] = set()
-    finished: set[NodeId] = set()
     for item in history:
         if isinstance(item, tuple):
             now += item[1]
@@ -513,19 +494,15 @@ def check_history(make: Callable[..., Coordinator], options: dict[str, int], his
             heard.setdefault(item.snapshot, set()).add(item.node)
         elif isinstance(item, NodeReady) and item.incarnation >= live.get(item.node, 0):
             live[item.node] = item.incarnation
-            finished.discard(item.node)
         elif isinstance(item, NodeLost):
             live.pop(item.node, None)
         elif isinstance(item, AllLost):
             live.clear()
-        elif isinstance(item, NodeFinished):
-            live.pop(item.node, None)
-            finished.add(item.node)
         for effect in effects:
             if isinstance(effect, Trigger):
                 assert effect.snapshot not in needed, "an id is used once"
                 assert all(effect.snapshot > s for s in needed), "ids rise"
-                needed[effect.snapshot] = set(run.nodes) - finished
+                needed[effect.snapshot] = set(run.nodes)
                 heard[effect.snapshot] = set()
                 open_.add(effect.snapshot)
                 if effect.kind is Kind.CHECKPOINT:

@@ -104,7 +104,6 @@ COORDINATOR_INPUTS = st.one_of(
     st.builds(coordination.NodeReady, node, small),
     st.builds(coordination.NodeLost, node, reason),
     st.builds(coordination.AllLost, reason),
-    st.builds(coordination.NodeFinished, node),
     st.builds(coordination.TriggerRequested, reason, st.sampled_from(coordination.Kind)),
     st.builds(coordination.Acknowledged, snapshot, node, small),
     st.builds(coordination.DeclinedBy, snapshot, node, small, reason),

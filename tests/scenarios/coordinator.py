@@ -44,8 +44,6 @@ class CoordinatorWorld:
                 return co.NodeLost(NodeId(node), reason)
             case "all-lost", _:
                 return co.AllLost(" ".join(words))
-            case "finished", (node,):
-                return co.NodeFinished(NodeId(node))
             case "trigger", (request, kind):
                 return co.TriggerRequested(request, co.Kind(kind))
             case "ack", (snapshot, who):

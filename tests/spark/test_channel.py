@@ -556,24 +556,6 @@ def test_a_stage_that_changes_its_columns_is_refused(open_writer: Open, path: Pa
     assert table_schema(path) == SCHEMA
 
 
-def test_a_waiting_consumer_is_woken_by_a_commit(open_writer: Open) -> None:
-    writer = open_writer()
-    head = writer.log.head
-    assert not writer.log.wait_beyond(head, 0)
-    elsewhere = ChannelLog(writer.path)
-    results: list[bool] = []
-    waiters = [
-        threading.Thread(target=lambda log=log: results.append(log.wait_beyond(head, 30)))
-        for log in (writer.log, elsewhere)
-    ]
-    for waiter in waiters:
-        waiter.start()
-    write(writer, 0, 1)
-    for waiter in waiters:
-        waiter.join()
-    assert results == [True, True]
-
-
 def test_a_channel_at_a_url_is_refused() -> None:
     with pytest.raises(Misuse, match="is not a directory"):
         ChannelWriter(

@@ -20,8 +20,7 @@ is any clock that does not go backwards, in milliseconds. The settings mean what
 * a checkpoint that completes makes older pending checkpoints pointless: they are given up. Savepoints were asked for
   and stay.
 
-Participants die and come back. While one is missing nothing starts; when it returns the schedule goes on. A
-participant that has finished for good no longer takes part: its last state is final.
+Participants die and come back. While one is missing nothing starts; when it returns the schedule goes on.
 """
 
 from strobe.protocol.coordinator.machine import Coordinator

@@ -42,7 +42,6 @@ from strobe.protocol.coordinator.messages import (
     Kind,
     ManifestFailed,
     ManifestWritten,
-    NodeFinished,
     NodeLost,
     NodeReady,
     Reply,
@@ -86,7 +85,6 @@ class Coordinator:
         self._next = next_snapshot
         self._now: int | None = None
         self._ready: dict[NodeId, Incarnation] = {}
-        self._finished: set[NodeId] = set()
         self._pending: dict[SnapshotId, _Pending] = {}
         self._requests: list[TriggerRequested] = []
         self._retained = list(retained)
@@ -125,7 +123,7 @@ class Coordinator:
             for s, p in sorted(self._pending.items())
         )
         return (
-            self._next, self._now, tuple(sorted(self._ready.items())), frozenset(self._finished), pending,
+            self._next, self._now, tuple(sorted(self._ready.items())), pending,
             tuple(self._requests), tuple(self._retained), self._last_start, self._last_end, self._failures,
             self._failed,
         )  # fmt: skip
@@ -155,8 +153,6 @@ class Coordinator:
             effects = self._node_lost(input)
         elif isinstance(input, AllLost):
             effects = self._all_lost(input.reason)
-        elif isinstance(input, NodeFinished):
-            effects = self._node_finished(input.node)
         else:
             raise HostFault(f"The coordinator takes no {type(input).__name__}.")
         return effects + self._start_due() + self._wake()
@@ -181,8 +177,6 @@ class Coordinator:
     def _request(self, request: TriggerRequested) -> tuple[CoordinatorEffect, ...]:
         if self._failed:
             return (Reply(request.request, None, "the job has failed"),)
-        if not self._participants():
-            return (Reply(request.request, None, "every stage has finished: there is nothing left to snapshot"),)
         self._requests.append(request)
         return ()
 
@@ -234,7 +228,6 @@ class Coordinator:
         if known is not None and ready.incarnation > known:
             effects = self._abort_waiting_for(ready.node, "it restarted")
         self._ready[ready.node] = ready.incarnation
-        self._finished.discard(ready.node)
         return effects
 
     def _node_lost(self, lost: NodeLost) -> tuple[CoordinatorEffect, ...]:
@@ -249,34 +242,11 @@ class Coordinator:
             effects += self._give_up(snapshot, reason, counts=False)
         return effects
 
-    def _node_finished(self, node: NodeId) -> tuple[CoordinatorEffect, ...]:
-        self._check_known(node)
-        self._ready.pop(node, None)
-        self._finished.add(node)
-        effects: tuple[CoordinatorEffect, ...] = ()
-        for snapshot in list(self._pending):
-            effects += self._node_will_not_answer(snapshot, node)
-        if not self._participants():
-            effects += tuple(Reply(r.request, None, "every stage has finished") for r in self._requests)
-            self._requests = []
-        return effects
-
-    def _node_will_not_answer(self, snapshot: SnapshotId, node: NodeId) -> tuple[CoordinatorEffect, ...]:
-        pending = self._pending[snapshot]
-        if node not in pending.waiting:
-            return ()
-        # It ended without having taken part: whether its barrier is out nobody can say.
-        return self._give_up(snapshot, f"{node} finished before it had recorded", counts=False)
-
     # ── rules ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _participants(self) -> frozenset[NodeId]:
-        return frozenset(self._upstream.keys() - self._finished)
 
     def _start_due(self) -> tuple[CoordinatorEffect, ...]:
         effects: tuple[CoordinatorEffect, ...] = ()
-        participants = self._participants()
-        if self._failed or not participants or not participants <= self._ready.keys():
+        if self._failed or not self._all_ready():
             return effects
         for request in list(self._requests):
             if request.kind is Kind.SAVEPOINT or self._has_place():
@@ -286,6 +256,9 @@ class Coordinator:
         if due is not None and self._now is not None and self._now >= due and self._has_place():
             effects += self._start(Kind.CHECKPOINT, None)
         return effects
+
+    def _all_ready(self) -> bool:
+        return bool(self._upstream) and self._upstream.keys() <= self._ready.keys()
 
     def _has_place(self) -> bool:
         return len(self._pending) < self.settings.max_concurrent
@@ -303,9 +276,8 @@ class Coordinator:
         snapshot = SnapshotId(self._next)
         self._next += 1
         self._last_start = self._now
-        participants = self._participants()
-        self._pending[snapshot] = _Pending(kind, self._now + self.settings.timeout, set(participants), request)
-        first = tuple(n for n in self._upstream if n in participants and not self._upstream[n] & participants)
+        self._pending[snapshot] = _Pending(kind, self._now + self.settings.timeout, set(self._upstream), request)
+        first = tuple(node for node, upstream in self._upstream.items() if not upstream)
         return (Trigger(snapshot, kind, first, options),)
 
     def _write_if_all(self, snapshot: SnapshotId) -> tuple[CoordinatorEffect, ...]:
@@ -347,9 +319,8 @@ class Coordinator:
 
     def _wake(self) -> tuple[CoordinatorEffect, ...]:
         times = [p.deadline for p in self._pending.values() if not p.writing]
-        participants = self._participants()
         due = self._due_at()
-        if due is not None and participants and participants <= self._ready.keys() and self._has_place():
+        if due is not None and self._all_ready() and self._has_place():
             times.append(due)
         return (WakeAt(min(times)),) if times and not self._failed else ()
 

@@ -13,7 +13,7 @@ from strobe.protocol.events import ORDINARY, BarrierOptions
 __all__ = [
     "TOLERABLE_REFUSALS", "AbortRequested", "Acknowledged", "AllLost", "AnnounceAbort", "AnnounceComplete",
     "CoordinatorEffect", "CoordinatorInput", "CoordinatorSettings", "CutRefused", "DeclinedBy", "Dispose", "FailJob",
-    "Kind", "ManifestFailed", "ManifestWritten", "NodeFinished", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger",
+    "Kind", "ManifestFailed", "ManifestWritten", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger",
     "TriggerRequested", "WakeAt", "WriteManifest",
 ]  # fmt: skip
 
@@ -121,13 +121,6 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFinished:
-    """The node has ended and will not come back: all its output is in its channels."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
 class AllLost:
     """Every node's life is over, because the system goes back as a whole: none is ready until it says so again."""
 
@@ -136,7 +129,7 @@ class AllLost:
 
 CoordinatorInput: TypeAlias = (
     Tick | TriggerRequested | Acknowledged | DeclinedBy | ManifestWritten | ManifestFailed | CutRefused | AbortRequested
-    | NodeReady | NodeLost | AllLost | NodeFinished
+    | NodeReady | NodeLost | AllLost
 )  # fmt: skip
 
 

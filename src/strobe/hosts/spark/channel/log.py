@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from strobe.hosts.shared.clock import SYSTEM
 from strobe.model.errors import Damaged, Failed
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.model.paths import from_delta_log
@@ -46,7 +45,6 @@ __all__ = ["LOG", "ChannelLog", "Commit", "DataFile", "entry_name"]
 LOG: Final = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
-_POLL_SECONDS: Final = 0.01
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, Damaged)
 
 
@@ -84,7 +82,7 @@ class ChannelLog:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._dir = self.path / LOG
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
         self._head = -1
         self._next = 0  # the entry to read next: head + 1 once there is a head
         self._all: dict[int, Commit] = {}
@@ -117,7 +115,7 @@ class ChannelLog:
     @property
     def end(self) -> int:
         """The version of the newest live commit: where a consumer that has read everything stands. 0 when none."""
-        with self._changed:
+        with self._lock:
             return self._live_versions[-1] if self._live_versions else max(self.trimmed, 0)
 
     @property
@@ -128,7 +126,7 @@ class ChannelLog:
     @property
     def ended(self) -> bool:
         """Whether the producer's last word is that it has ended."""
-        with self._changed:
+        with self._lock:
             return self._live[-1].ended if self._live else self._ended
 
     def last_batch(self, timeline: Timeline) -> int | None:
@@ -138,16 +136,16 @@ class ChannelLog:
 
     def tell(self, timeline: Timeline, batch: int) -> None:
         """The table's own mark: it outlives a clean-up of the log, which takes the entries away that say so."""
-        with self._changed:
+        with self._lock:
             self._told[timeline] = max(self._told.get(timeline, -1), batch)
 
     def batches(self) -> Mapping[Timeline, int]:
-        with self._changed:
+        with self._lock:
             return dict(self._batches)
 
     def commits(self, after: int, upto: int | None = None) -> tuple[Commit, ...]:
         """The live commits in (after, upto], in order. Failed when some of them were trimmed or are not live."""
-        with self._changed:
+        with self._lock:
             if upto is not None and upto > self._head:
                 self.refresh()
             self._check_readable(after, upto)
@@ -157,24 +155,24 @@ class ChannelLog:
 
     def find_barrier(self, snapshot: SnapshotId) -> Commit | None:
         """The live barrier of `snapshot`."""
-        with self._changed:
+        with self._lock:
             return next((c for c in reversed(self._live) if c.barrier == snapshot), None)
 
     def referenced(self) -> tuple[DataFile, ...]:
         """Every data file that some commit of some branch still names."""
-        with self._changed:
+        with self._lock:
             return tuple(f for c in self._all.values() for f in c.files)
 
     def files_at(self, version: int) -> tuple[DataFile, ...]:
         """The files that make up the table as it reads at `version`, whichever branch that is on."""
-        with self._changed:
+        with self._lock:
             chain = self._chain(version)
             return tuple(f for c in self._all.values() if _on(chain, c.version) for f in c.files)
 
     def history(self, after: int, upto: int) -> tuple[Commit, ...]:
         """The commits in (after, upto] as they were when `upto` was written, whichever branch that is on. Failed when
         some of their rows are gone."""
-        with self._changed:
+        with self._lock:
             if upto > self._head:
                 raise Failed(f"Channel {self.path.name} ends at version {self._head}: version {upto} is not there.")
             chain = self._chain(upto)
@@ -188,49 +186,36 @@ class ChannelLog:
 
     def trimmed_at(self, version: int) -> int:
         """Rows up to this version are gone from the history of `version`; -1 when none are."""
-        with self._changed:
+        with self._lock:
             return max((min(hi, self._trimmed) for lo, hi in self._chain(version) if lo <= self._trimmed), default=-1)
 
     def files_upto(self, version: int) -> tuple[DataFile, ...]:
         """The files of all commits with a version up to `version`, on every branch."""
-        with self._changed:
+        with self._lock:
             return tuple(f for c in self._all.values() if c.version <= version for f in c.files)
 
     def last_data(self, upto: int) -> int:
         """The version of the last commit with files up to `upto`, on any branch; -1 when there is none."""
-        with self._changed:
+        with self._lock:
             return max((c.version for c in self._all.values() if c.version <= upto and c.files), default=-1)
 
     def commit(self, version: int) -> Commit:
-        with self._changed:
+        with self._lock:
             return self._all[version]
 
     def is_live(self, version: int) -> bool:
-        with self._changed:
+        with self._lock:
             return _on(self._chain(self._head), version)
-
-    def wait_beyond(self, version: int, timeout: float) -> bool:
-        """Wait until `head` is beyond `version`. At once when another thread refreshes this index, else by polling."""
-        deadline = SYSTEM.monotonic() + timeout
-        with self._changed:
-            while self.refresh() <= version:
-                left = deadline - SYSTEM.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, _POLL_SECONDS))
-            return True
 
     def refresh(self) -> int:
         """Take in new log entries; returns `head`."""
-        with self._changed:
+        with self._lock:
             before = self._head
             if before < 0 or not (self._dir / entry_name(before)).exists():
                 # Nothing read yet, or the log was trimmed past where this index stood: start at its first entry.
                 self._restart()
             while (raw := _read(self._dir / entry_name(self._next))) is not None:
                 self._absorb(self._next, raw)
-            if self._head != before:
-                self._changed.notify_all()
             return self._head
 
     @staticmethod
