@@ -253,8 +253,8 @@ class _NotingWriter(SnapshotWriter):
         self._parts[progress.snapshot] = {uid: part.record for uid, part in parts.items()}
         self._writer.write(progress, parts)
 
-    def ended(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
-        self._writer.ended(progress, parts)
+    def note_end(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+        self._writer.note_end(progress, parts)
 
     def aborted(self, snapshot: SnapshotId) -> None:
         self._writer.aborted(snapshot)

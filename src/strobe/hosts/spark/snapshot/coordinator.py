@@ -417,7 +417,7 @@ class CoordinatorHost:
             self._report(replace(gathering.progress, status=status, duration_ms=duration, reason=reason), gathering)
             self.failed += 1
             _log.warning("snapshot %d failed after %.0f ms: %s", snapshot, duration, reason)
-        self._writer.ended(gathering.progress, gathering.parts)
+        self._writer.note_end(gathering.progress, gathering.parts)
 
     def _report(self, progress: Progress, gathering: _Gathering) -> None:
         gathering.progress = progress

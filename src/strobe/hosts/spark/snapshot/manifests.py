@@ -103,7 +103,7 @@ class ManifestWriter(SnapshotWriter):
                 self._retained[progress.snapshot] = manifest
             self._on_checkpoint(progress.snapshot)
 
-    def ended(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+    def note_end(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         memory = self._home.memory
         self._history.note(past(progress, parts, memory.incarnation, memory.timeline))
 

@@ -24,7 +24,7 @@ class SnapshotWriter:
     def aborted(self, snapshot: SnapshotId) -> None:
         """The snapshot is given up: its parts can go."""
 
-    def ended(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
+    def note_end(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         """It is complete, or has failed. `parts` are those that had come."""
 
     def dispose(self, snapshot: SnapshotId) -> None:
