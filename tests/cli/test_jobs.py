@@ -423,7 +423,7 @@ def test_run_with_json_prints_exactly_one_value_whether_the_job_ends_or_fails(nu
 def test_on_a_terminal_there_is_a_table_that_fits_it_and_nothing_of_sparks(numbers: Path) -> None:
     screen = on_a_terminal([*STROBE, "run", "fails.py"], numbers, columns=80)
     assert screen.code == 1
-    assert re.search(r"stage +state +batch +took +rows/s +lag rows +state rows", screen.text)
+    assert re.search(r"stage +state +batch +took +busy +rows/s +lag rows +state rows", screen.text)
     assert re.search(r"^ticks +(running|restarting) ", screen.text, re.M)
     assert "ticks: ValueError: this sink takes nothing, and says so in many words" in screen.text.replace("\n", " ")
     assert re.search(r"error: Job 'fails' failed: stage 'ticks' failed for good: ValueError", screen.text)
