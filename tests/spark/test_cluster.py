@@ -88,8 +88,8 @@ class Cluster:
         for name, process in self.processes.items():
             if name.startswith("worker"):
                 for task in Path(f"/proc/{process.pid}/task").iterdir():
-                    found += [int(pid) for pid in (task / "children").read_text().split()]
-        return [pid for pid in found if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+                    found += [int(pid) for pid in _read(task / "children").split()]
+        return [pid for pid in found if b"CoarseGrainedExecutorBackend" in _read(Path(f"/proc/{pid}/cmdline"))]
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):
@@ -100,6 +100,14 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _read(path: Path) -> bytes:
+    """A file of /proc; nothing if its thread or process has ended since it was listed."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture(scope="module")
