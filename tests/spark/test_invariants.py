@@ -19,7 +19,7 @@ from strobe.hosts.spark.job.invariants import InvariantChecks
 from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
-from strobe.model.invariants import Outcome
+from strobe.model.invariants import Outcome, Verdict
 from strobe.store.verdicts import read_verdicts
 
 TOTAL = (
@@ -125,7 +125,8 @@ def test_what_cannot_be_right_is_refused_before_anything_is_written(spark: Spark
 def test_the_process_that_asks_may_die_and_the_next_snapshot_gets_another(root: Path) -> None:
     """Without Spark: there is no such snapshot, which is said; the point is who says it."""
     (root / "home/jobs/ledger").mkdir(parents=True)
-    checks = InvariantChecks(ledger(root), root / "home", lambda reason: None)
+    told: list[Verdict] = []
+    checks = InvariantChecks(ledger(root), root / "home", lambda reason: None, told.append)
     checks.start()
     try:
         checks.completed(SnapshotId(1))
@@ -142,7 +143,8 @@ def test_the_process_that_asks_may_die_and_the_next_snapshot_gets_another(root: 
             ("no money is made", 1, Outcome.FAILED), ("nobody is rich", 1, Outcome.FAILED),
             ("no money is made", 2, Outcome.FAILED),
         ]  # fmt: skip
-        assert "no snapshot" in read_verdicts(root / "home", "ledger")[-1].why.lower()
+        assert tuple(told) == read_verdicts(root / "home", "ledger")
+        assert read_verdicts(root / "home", "ledger")[-1].why == "Job 'ledger' has no checkpoint 2."
     finally:
         checks.stop(wait=False)
     assert checks._process is not None

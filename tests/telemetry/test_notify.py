@@ -6,10 +6,16 @@ import json
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from strobe.cli.watching import Watchers, Watching
+from strobe.hosts.spark.job.observer import JobObserver
 from strobe.model.errors import Misuse
+from strobe.model.ids import SnapshotId
+from strobe.model.invariants import Outcome, Verdict
 from strobe.telemetry.notify import Notice, Notifier, read_secret, signature, target
 from tests.telemetry.samples import receiver
 
@@ -136,3 +142,26 @@ def test_the_secret_comes_from_the_environment_or_from_a_file(tmp_path: Path) ->
         read_secret({"STROBE_NOTIFY_SECRET_FILE": str(file)})
     file.write_text("key\n")
     assert read_secret({"STROBE_NOTIFY_SECRET_FILE": str(file)}) == b"key"
+
+
+def test_people_are_told_of_a_violated_invariant_once_until_it_holds_again(tmp_path: Path) -> None:
+    observer = JobObserver()
+    with receiver() as made, Watchers(Watching(notify=(f"{made.url}/hook",)), "shop") as watchers:
+        watchers.watch_job(cast(Any, SimpleNamespace(observer=observer)))
+        outcomes = (
+            Outcome.VIOLATED,
+            Outcome.VIOLATED,
+            Outcome.FAILED,
+            Outcome.VIOLATED,
+            Outcome.HOLDS,
+            Outcome.VIOLATED,
+        )
+        for number, outcome in enumerate(outcomes, 1):
+            observer.judged(Verdict("none is made", SnapshotId(number), outcome, count=1, rows=({"total": 7},)))
+        observer.judged(Verdict("another", SnapshotId(7), Outcome.VIOLATED))
+        events = [json.loads(post.body) for post in made.wait_for(3)]
+    assert [e["type"] for e in events] == ["invariant.violated"] * 3
+    assert [(e["details"]["invariant"], e["details"]["snapshot"]) for e in events] == [
+        ("none is made", 1), ("none is made", 6), ("another", 7),
+    ]  # fmt: skip
+    assert events[0]["details"]["rows"] == [{"total": 7}]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from strobe.hosts.spark.home.job_state import JobState
+from strobe.model.invariants import Outcome, Verdict
 
 if TYPE_CHECKING:
     from strobe.hosts.live.system.report import Report
@@ -54,7 +55,7 @@ def watching_options(function: Function) -> Function:
         "--notify",
         multiple=True,
         metavar="URL|COMMAND",
-        help="Tell of failures: by POST to a URL, or to a command's standard input. May be repeated.",
+        help="Tell of failures and violated invariants: POST to a URL, or a command's standard input. May be repeated.",
     )
     return metrics_option(otel(notify(command)))  # type: ignore[return-value]
 
@@ -66,6 +67,7 @@ class Watchers:
         self._name = name
         self._close = contextlib.ExitStack()
         self.url: str | None = None
+        self._violated: set[str] = set()  # invariants, of which people have been told
         try:
             self._open(watching)
         except BaseException:
@@ -129,11 +131,24 @@ class Watchers:
             self._notifier.tell(Notice(type, self._name, message, details))
 
     def _hear(self, event: Event) -> None:
-        from strobe.hosts.spark.job.observer import SnapshotEnded
+        from strobe.hosts.spark.job.observer import InvariantJudged, SnapshotEnded
 
+        if isinstance(event, InvariantJudged):
+            self._judged(event.verdict)
         if isinstance(event, SnapshotEnded) and event.progress.status == "failed":
             progress = event.progress
             self.tell(
                 f"{progress.kind.value}.failed", progress.reason, snapshot=int(progress.snapshot),
                 duration_ms=round(progress.duration_ms), started=progress.started,
+            )  # fmt: skip
+
+    def _judged(self, verdict: Verdict) -> None:
+        """Told once, until it holds again: else there were a message for every checkpoint from then on."""
+        if verdict.outcome is Outcome.HOLDS:
+            self._violated.discard(verdict.invariant)
+        elif verdict.outcome is Outcome.VIOLATED and verdict.invariant not in self._violated:
+            self._violated.add(verdict.invariant)
+            self.tell(
+                "invariant.violated", verdict.sentence, invariant=verdict.invariant, snapshot=int(verdict.snapshot),
+                count=verdict.count, rows=[dict(row) for row in verdict.rows],
             )  # fmt: skip

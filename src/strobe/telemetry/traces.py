@@ -66,7 +66,7 @@ class Traces:
     def hear(self, event: Event) -> None:
         if isinstance(event, BatchDone):
             self._batch(event)
-        else:
+        elif isinstance(event, SnapshotEnded):
             self._snapshot(event)
 
     def stop(self) -> None:

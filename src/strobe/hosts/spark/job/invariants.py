@@ -64,12 +64,19 @@ class _Wanted:
 
 
 class InvariantChecks:
-    """`violated` is called, in a thread of this one's, for a violation that is to end the job."""
+    """`violated` is called, in a thread of this one's, for a violation that is to end the job; before that, `judged`,
+    as for every verdict."""
 
-    def __init__(self, pipeline: Pipeline, home: Path, violated: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        home: Path,
+        violated: Callable[[str], None],
+        judged: Callable[[Verdict], None] = lambda verdict: None,
+    ) -> None:
         self._of = {invariant.name: _Of(invariant) for invariant in pipeline.invariants}
         self._home, self._job = home, pipeline.name
-        self._violated = violated
+        self._violated, self._judged = violated, judged
         self._pending: _Wanted | None = None
         self._asked: _Wanted | None = None
         self._closed = False
@@ -206,6 +213,7 @@ class InvariantChecks:
                 one.last = verdict
                 one.violations += verdict.outcome is Outcome.VIOLATED
             self._log.append(verdict)
+            self._judged(verdict)
             if verdict.outcome in (Outcome.HOLDS, Outcome.SKIPPED):
                 continue
             _log.warning("%s", verdict.sentence)

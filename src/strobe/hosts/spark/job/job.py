@@ -136,7 +136,7 @@ class Job:
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
         self.observer = JobObserver()
-        self._invariants = InvariantChecks(pipeline, home, self._fail)
+        self._invariants = InvariantChecks(pipeline, home, self._fail, self.observer.judged)
         self.supervisor: SupervisorStatus | None = None
 
     def __repr__(self) -> str:

@@ -2,7 +2,8 @@
 
 One thread looks at each stage once a second. Batches are added up (`stage.meter`), sources are asked for what they
 still have (`stage.backlog`). Those who `subscribe` are told of every batch and of every snapshot that ends, with the
-parts of its stages, in this thread: what they do must not take long, and what they raise is logged and no more.
+parts of its stages, in this thread, and of every verdict on an invariant, in the thread that has it: what they do must
+not take long, and what they raise is logged and no more.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from strobe.hosts.spark.stage.meter import BatchReport, Rate, StageMeter
 from strobe.hosts.spark.stage.runner import StageRunner
 from strobe.hosts.spark.stage.status import barrier_statuses, channel_statuses, rows_out, stage_status
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.invariants import Verdict
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NodeRecord
 
-__all__ = ["BatchDone", "Event", "JobObserver", "SnapshotEnded"]
+__all__ = ["BatchDone", "Event", "InvariantJudged", "JobObserver", "SnapshotEnded"]
 
 _log = logging.getLogger("strobe.job")
 _EVERY: Final = 1.0  # seconds
@@ -55,7 +57,12 @@ class SnapshotEnded:
     parts: Mapping[NodeId, NodeRecord]
 
 
-Event: TypeAlias = BatchDone | SnapshotEnded
+@dataclass(frozen=True, slots=True)
+class InvariantJudged:
+    verdict: Verdict
+
+
+Event: TypeAlias = BatchDone | SnapshotEnded | InvariantJudged
 
 
 @dataclass(slots=True)
@@ -160,6 +167,10 @@ class JobObserver:
         """By the coordinator, whose thread goes on at once."""
         if progress.status != "in progress":
             self._ended.append(SnapshotEnded(progress, self._parts.pop(progress.snapshot, {})))
+
+    def judged(self, verdict: Verdict) -> None:
+        """At once: the last verdicts come when the thread has ended."""
+        self._tell(InvariantJudged(verdict))
 
     def noting(self, writer: SnapshotWriter) -> SnapshotWriter:
         """`writer`, with the parts of what it writes noted here."""
