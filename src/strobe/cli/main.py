@@ -43,6 +43,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "status": Lazy("strobe.cli.status:status_command", "Show a job: its stages, its checkpoints."),
     "logs": Lazy("strobe.cli.logs:logs_command", "Show what a job has logged."),
     "checkpoints": Lazy("strobe.cli.jobs:checkpoints_command", "Show a job's checkpoints."),
+    "explain": Lazy("strobe.cli.explain:explain_command", "Why a snapshot took so long, or why it failed."),
     "checkpoint": Lazy("strobe.cli.jobs:checkpoint_command", "Take a checkpoint now."),
     "savepoint": Lazy("strobe.cli.jobs:savepoint_command", "Copy everything that a job is, while it runs."),
     "stop": Lazy("strobe.cli.jobs:stop_command", "End a job with a savepoint."),

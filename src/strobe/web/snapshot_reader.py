@@ -13,7 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from strobe.hosts.spark.home.history import PastFigures, PastSnapshot, PastStage, read_history, read_past
+from strobe.hosts.spark.home.history import (
+    PastFigures,
+    PastSnapshot,
+    PastStage,
+    past_of_manifest,
+    read_history,
+    read_past,
+)
 from strobe.model.cut import Cut
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
@@ -170,7 +177,7 @@ class SnapshotReader:
                 continue
             try:
                 past.append(
-                    _from_manifest(
+                    past_of_manifest(
                         self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._home))
                     )
                 )
@@ -191,7 +198,7 @@ class SnapshotReader:
         return SnapshotView(
             manifest.job,
             manifest.host,
-            past or _from_manifest(manifest),
+            past or past_of_manifest(manifest),
             kept=True,
             mode=manifest.mode,
             root=root_of(manifest),
@@ -235,24 +242,6 @@ def links_of(manifest: Manifest) -> list[Link]:
 
 def drawing_of(manifest: Manifest) -> Drawing:
     return draw(manifest.graph.nodes, links_of(manifest))
-
-
-def _from_manifest(manifest: Manifest) -> PastSnapshot:
-    """What the history would have said."""
-    nodes = {str(uid): node for uid, node in manifest.nodes.items()}
-    stages = {
-        uid: PastStage(node.phases, node.bytes_new, node.bytes_total, 0, node.batch, node.state_rows)
-        for uid, node in nodes.items()
-    }
-    took = {uid: node.duration_ms or 0.0 for uid, node in nodes.items()}
-    slowest = max(took, key=lambda uid: took[uid]) if any(took.values()) else ""
-    duration = max(_milliseconds(manifest.started, manifest.completed), took.get(slowest, 0.0))
-    phases = {**nodes[slowest].phases, "manifest": round(duration - took[slowest], 3)} if slowest else {}
-    return PastSnapshot(
-        manifest.snapshot, manifest.kind.value, "complete", manifest.started, manifest.completed, manifest.incarnation,
-        manifest.timeline, duration, phases, slowest, manifest.bytes_new, manifest.bytes_total, manifest.rows_in_flight,
-        stages=stages,
-    )  # fmt: skip
 
 
 def _past_part(uid: str, part: PastStage) -> NodePart:
@@ -303,7 +292,3 @@ def _seconds(time: str) -> float:
         return datetime.fromisoformat(time).timestamp()
     except ValueError:
         return 0.0
-
-
-def _milliseconds(started: str, completed: str) -> float:
-    return max(0.0, (_seconds(completed) - _seconds(started)) * 1000)

@@ -12,14 +12,19 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from strobe.model.redaction import redact
+from strobe.store.manifest import Manifest
 
-__all__ = ["LARGEST", "PastFigures", "PastSnapshot", "PastStage", "SnapshotHistory", "read_history", "read_past"]
+__all__ = [
+    "LARGEST", "PastFigures", "PastSnapshot", "PastStage", "SnapshotHistory", "past_of_manifest", "read_history",
+    "read_past",
+]  # fmt: skip
 
 _log = logging.getLogger("strobe.home")
 LARGEST: Final = 16 << 20
@@ -127,6 +132,32 @@ def read_past(path: Path, snapshot: int) -> PastSnapshot | None:
                 past = _decode(line)
                 found = past if past.snapshot == snapshot else found
     return found
+
+
+def past_of_manifest(manifest: Manifest) -> PastSnapshot:
+    """What the history would have said."""
+    nodes = {str(uid): node for uid, node in manifest.nodes.items()}
+    stages = {
+        uid: PastStage(node.phases, node.bytes_new, node.bytes_total, 0, node.batch, node.state_rows)
+        for uid, node in nodes.items()
+    }
+    took = {uid: node.duration_ms or 0.0 for uid, node in nodes.items()}
+    slowest = max(took, key=lambda uid: took[uid]) if any(took.values()) else ""
+    duration = max(_milliseconds(manifest.started, manifest.completed), took.get(slowest, 0.0))
+    phases = {**nodes[slowest].phases, "manifest": round(duration - took[slowest], 3)} if slowest else {}
+    return PastSnapshot(
+        manifest.snapshot, manifest.kind.value, "complete", manifest.started, manifest.completed, manifest.incarnation,
+        manifest.timeline, duration, phases, slowest, manifest.bytes_new, manifest.bytes_total, manifest.rows_in_flight,
+        stages=stages,
+    )  # fmt: skip
+
+
+def _milliseconds(began: str, ended: str) -> float:
+    try:
+        took = datetime.fromisoformat(ended) - datetime.fromisoformat(began)
+    except ValueError:  # the 31st of February, in a manifest that somebody else wrote
+        return 0.0
+    return max(0.0, took.total_seconds() * 1000)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
