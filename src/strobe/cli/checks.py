@@ -14,7 +14,7 @@ from strobe.model.errors import Misuse
 from strobe.model.invariants import Invariant, Outcome, Verdict
 from strobe.store.verdicts import read_verdicts
 
-__all__ = ["check_command", "checks_command"]
+__all__ = ["check_command", "checks_command", "invariants_from", "verdict_json"]
 
 _STYLES = {Outcome.HOLDS: "", Outcome.SKIPPED: "dim", Outcome.VIOLATED: "bold red", Outcome.FAILED: "yellow"}
 _WRONG = (Outcome.VIOLATED, Outcome.FAILED)
@@ -42,7 +42,7 @@ def checks_command(job: str, everything: bool, last: int | None, session: Sessio
     newest = {verdict.invariant: verdict for verdict in verdicts}
     shown = list(verdicts)[-last:] if everything and last else verdicts if everything else tuple(newest.values())
     if session.json:
-        session.answer([_json(verdict) for verdict in shown])
+        session.answer([verdict_json(verdict) for verdict in shown])
     elif not verdicts:
         session.say(f"{job}: no invariant has been evaluated yet.")
     else:
@@ -75,17 +75,17 @@ def check_command(snapshot: str, file: str, memory: str, timeout: float | None, 
     from strobe.cli.sql import open_cut
     from strobe.look.judging import judge
 
-    invariants = _invariants(file)
+    invariants = invariants_from(file)
     with open_cut(session, snapshot, memory=memory, timeout=timeout) as cut:
         verdicts = [judge(cut, invariant) for invariant in invariants]
     if session.json:
-        session.answer([_json(verdict) for verdict in verdicts])
+        session.answer([verdict_json(verdict) for verdict in verdicts])
     else:
         _print(verdicts, session)
     return 1 if any(verdict.outcome in _WRONG for verdict in verdicts) else 0
 
 
-def _invariants(file: str) -> tuple[Invariant, ...]:
+def invariants_from(file: str) -> tuple[Invariant, ...]:
     from strobe.look.judging import invariants_in
 
     if file.endswith(".py"):
@@ -119,7 +119,7 @@ def _print(verdicts: Any, session: Session) -> None:
             session.say(verdict.sentence)
 
 
-def _json(verdict: Verdict) -> dict[str, Any]:
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "invariant": verdict.invariant, "snapshot": verdict.snapshot, "outcome": verdict.outcome.value,
         "at": verdict.at, "seconds": verdict.seconds, "count": verdict.count,

@@ -14,7 +14,7 @@ from strobe.cli.sql import open_cut
 if TYPE_CHECKING:
     from strobe.look.diff import CutDiff
 
-__all__ = ["diff_command"]
+__all__ = ["diff_command", "show_diff"]
 
 
 @click.command(
@@ -49,11 +49,11 @@ def diff_command(before: str, after: str, stage: str | None, memory: str, sessio
     if session.json:
         session.answer({**plain(asdict(result)), "same_state": result.same_state})
     else:
-        _show(session, result)
+        show_diff(session, result)
     return 0
 
 
-def _show(session: Session, diff: CutDiff) -> None:
+def show_diff(session: Session, diff: CutDiff) -> None:
     session.say(("before  ", "bold"), diff.before)
     session.say(("after   ", "bold"), diff.after)
     for uid in diff.only_before:
