@@ -82,6 +82,21 @@ def test_no_command_ends_in_a_traceback_without_the_extras(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.py"]
 
 
+def test_a_pipeline_without_invariants_needs_only_the_extra_for_spark() -> None:
+    hidden = [module for module, extra in EXTRAS.items() if extra == "sql"]
+    assert "lz4" in hidden
+    program = (
+        f"import sys\nsys.modules.update(dict.fromkeys({hidden!r}))\n"
+        "import strobe\nfrom strobe.hosts.spark.job.invariants import check_invariants\n"
+        "import strobe.hosts.spark.job.job\n"
+        "pipeline = strobe.Pipeline('p')\ncheck_invariants(pipeline)\nprint('without')\n"
+        "pipeline.invariant('n', sql='select 1')\ncheck_invariants(pipeline)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("without\n", 1)
+    assert "lz4" in done.stderr.splitlines()[-1]
+
+
 def test_with_json_the_extra_is_named_in_json(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text("")
     ((code, said),) = without_extras(tmp_path, ["run", "p.py", "--json"])

@@ -8,19 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from strobe.cli.output import Command, Session, Whole, common_options
-from strobe.hosts.spark.job.demo import Comparison, compare, write_transfers
+from strobe.hosts.spark.job.demo import INVARIANT, QUERY, Comparison, compare, write_transfers
+from strobe.look.cut import open_snapshot
 from strobe.model.errors import Failed, Misuse
+from strobe.model.invariants import Outcome, Verdict
 from strobe.store.consistency import check_manifest
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.snapshots import SnapshotStore
+from strobe.store.verdicts import read_verdicts
 
 __all__ = ["demo_command"]
 
@@ -46,7 +49,7 @@ def demo_command(directory: str, files: int, rows: int, seed: int, session: Sess
 
     Five streaming queries, joined by Delta tables, checkpointed together every second. The driver dies by SIGKILL while
     a checkpoint is being written; the same command resumes it; then every row of every final table is compared with an
-    independent computation over the source files.
+    independent computation over the source files. Meanwhile an invariant is asked of the checkpoints: no money is made.
     """
     root = Path(directory).absolute()
     _prepare(root)
@@ -76,6 +79,10 @@ def demo_command(directory: str, files: int, rows: int, seed: int, session: Sess
     verified = first.completed + second.completed
     tables = compare(root)
     lost, duplicated = sum(t.lost for t in tables), sum(t.duplicated for t in tables)
+    verdicts = read_verdicts(root / ".strobe", "demo")
+    violated = [v for v in verdicts if v.outcome is Outcome.VIOLATED]
+    with open_snapshot("demo", root / ".strobe") as cut:
+        (last,) = cut.sql(QUERY).to_pylist()
     seconds = time.monotonic() - began
     if session.json:
         by_table = {t.table: {"rows": t.rows, "lost": t.lost, "duplicated": t.duplicated} for t in tables}
@@ -88,11 +95,14 @@ def demo_command(directory: str, files: int, rows: int, seed: int, session: Sess
                 "seconds": round(seconds, 1),
                 "directory": str(root),
                 "tables": by_table,
+                "invariant": {"name": INVARIANT, "asked": len(verdicts), "violated": len(violated)},
+                "last_cut": {name: int(value) for name, value in last.items()},
             }
         )
     else:
         _report(session, root, tables, lost, duplicated, verified, seconds)
-    return 0 if lost == duplicated == 0 else 1
+        _look(session, root, verdicts, last)
+    return 0 if lost == duplicated == len(violated) == 0 else 1
 
 
 def _report(
@@ -107,9 +117,25 @@ def _report(
     session.say(
         (f"lost {lost}, duplicated {duplicated}, checkpoints verified {verified}", "bold"), f"   ({seconds:.0f} s)"
     )
+
+
+def _look(session: Session, root: Path, verdicts: Sequence[Verdict], last: Mapping[str, int]) -> None:
     home = os.path.relpath(root / ".strobe")
     session.say("")
+    session.say(("6 ", "bold"), f"the invariant {INVARIANT!r}, asked of checkpoints while the job ran:")
+    for outcome in Outcome:
+        found = [str(v.snapshot) for v in verdicts if v.outcome is outcome]
+        if found:
+            good = outcome in (Outcome.HOLDS, Outcome.SKIPPED)
+            session.say(
+                ("  ✓ " if good else "  ✗ ", "green" if good else "red"), f"{outcome.value} in {', '.join(found)}"
+            )
+    session.say(("7 ", "bold"), f'strobe sql demo "{QUERY}" --home {home}')
+    session.say(f"    {', '.join(f'{name} {value:,}' for name, value in last.items())}")
+    session.say("")
     session.say("Where to look next:")
+    session.say(f"  strobe sql demo --home {home}         ask the last checkpoint yourself; .tables says what there is")
+    session.say(f"  strobe explain demo --home {home}     where its time went")
     session.say(f"  strobe inspect demo --home {home}     what the last checkpoint holds")
     session.say(f"  strobe verify demo --home {home}      every byte of it, and its cut")
     session.say("  strobe run examples/ledger.py               the same, endless: kill it, run it again")

@@ -19,30 +19,16 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from strobe.look.asking import Ask, Setup
 from strobe.look.cut import open_snapshot
 from strobe.look.judging import judge
 from strobe.model.errors import StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Invariant, Outcome, Verdict
 
-__all__ = ["Ask", "Setup", "evaluate"]
+__all__ = ["evaluate"]
 
 _NICE: Final = 10
-
-
-class Setup(msgspec.Struct, frozen=True):
-    home: str
-    job: str
-    queries: dict[str, str]  # by the invariant's name
-    functions: dict[str, str]  # pickles in base 64
-    path: list[str]  # where the modules are that the functions import
-    memory: str = "1GB"
-    timeout: float | None = None
-
-
-class Ask(msgspec.Struct, frozen=True):
-    snapshot: int
-    invariants: list[str]
 
 
 def evaluate(setup: Setup, ask: Ask, invariants: Mapping[str, Invariant]) -> list[Verdict]:

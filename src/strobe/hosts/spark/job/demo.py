@@ -23,11 +23,18 @@ from strobe.hosts.spark.connectors.delta.sink import DeltaSink
 from strobe.hosts.spark.pipeline.config import CheckpointConfig
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 
-__all__ = ["Comparison", "compare", "demo_pipeline", "write_transfers"]
+__all__ = ["INVARIANT", "QUERY", "Comparison", "compare", "demo_pipeline", "write_transfers"]
 
 DDL = "id BIGINT, src INT, dst INT, amount BIGINT, ts TIMESTAMP"
 WINDOW_SECONDS = 10
 LIMIT = 2500
+INVARIANT = "no money is made"
+# Whatever was transferred has left one account and arrived at another: in the state, or on its way there.
+_TOTAL = """
+    select sum(x) as total
+    from (select balance as x from state.balances union all select delta from in_flight.postings)
+    having total <> 0"""
+QUERY = "select count(*) as accounts, max(balance) as richest, sum(balance) as total from state.balances"
 
 
 def write_transfers(directory: Path, *, files: int, rows: int, accounts: int, seed: int) -> int:
@@ -91,6 +98,7 @@ def demo_pipeline(data: Path, *, interval: float = 1.0) -> Pipeline:
         same = F.expr("s.src = t.src AND t.ts >= s.since AND t.ts < s.until")
         return t.join(s, same).select("t.id", "t.src", "t.amount", "s.spent")
 
+    pipeline.invariant(INVARIANT, sql=_TOTAL)
     return pipeline
 
 

@@ -24,8 +24,7 @@ from pyspark import cloudpickle
 
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.snapshot.metrics import InvariantStatus
-from strobe.look.evaluator import Ask, Setup
-from strobe.look.judging import check_names
+from strobe.look.asking import Ask, Setup
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Invariant, OnViolation, Outcome, Verdict
@@ -43,6 +42,8 @@ _GOODBYE: Final = 5.0
 def check_invariants(pipeline: Pipeline) -> None:
     """Before anything is started: that every query is one, and names stages that there are."""
     if pipeline.invariants:
+        from strobe.look.judging import check_names  # needs an extra, which a pipeline without invariants does not
+
         check_names(pipeline.invariants, pipeline.stages)
 
 

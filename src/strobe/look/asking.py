@@ -1,0 +1,23 @@
+"""What the process that asks invariants of snapshots is told: apart from it, so that whoever tells it needs none of the
+packages that asking needs."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Ask", "Setup"]
+
+
+class Setup(msgspec.Struct, frozen=True):
+    home: str
+    job: str
+    queries: dict[str, str]  # by the invariant's name
+    functions: dict[str, str]  # pickles in base 64
+    path: list[str]  # where the modules are that the functions import
+    memory: str = "1GB"
+    timeout: float | None = None
+
+
+class Ask(msgspec.Struct, frozen=True):
+    snapshot: int
+    invariants: list[str]
