@@ -52,8 +52,8 @@ def test_the_time_before_a_barrier_is_that_of_the_stage_which_placed_it() -> Non
         ("totals", "acknowledge", 3047, 3048, "joined"), ("", "manifest", 3048, 3053, ""),
     ]  # fmt: skip
     assert sentence(snapshot) == (
-        "checkpoint 12 took 3053 ms, 3000 ms (98%) of it because stage 'payments' was in a batch, and a snapshot falls "
-        "between two batches."
+        "checkpoint 12 took 3053 ms, 3000 ms (98%) of it because stage 'payments' had yet to end its batch, or to look "
+        "for the next one."
     )
 
 
@@ -137,7 +137,9 @@ def test_it_draws_one_line_for_each_stage(strobe: Strobe, tmp_path: Path) -> Non
     SnapshotHistory(file).note(past("totals", 10, orders=part(40, 0, 0, 0, 10), totals=part(40, 0, 10, 0, 40)))
     done = strobe("explain", "shop/12", "--home", str(tmp_path))
     assert done.code == 0
-    assert done.out.startswith("checkpoint 12 took 100 ms, 40.0 ms (40%) of it because stage 'orders' was in a batch")
+    assert done.out.startswith(
+        "checkpoint 12 took 100 ms, 40.0 ms (40%) of it because stage 'orders' had yet to end its batch"
+    )
     lines = {line.split(" ")[0]: line for line in done.out.splitlines()}
     assert lines["orders"].rstrip().endswith("·" * 24 + "▓" * 6 + " " * 32 + "50.0 ms")
     assert lines["totals"].count("·") == lines["totals"].count("▓") == 24

@@ -126,7 +126,7 @@ class _Asking:
         except StrobeError as error:
             verdict = Verdict(self._invariant.name, snapshot, Outcome.FAILED, why=error.what)
         if not self._session.json:
-            self._session.say((verdict.sentence, "dim"))
+            self._session.say((f"checkpoint {snapshot}: {verdict.outcome.value}", "dim"))
         return verdict
 
 

@@ -165,8 +165,8 @@ def cause(span: Span, past: PastSnapshot, graph: Graph | None) -> str:
     match span.phase:
         case "start_delay" if graph is None:
             return f"the barrier was on its way to {stage}, or a batch of that stage was running"
-        case "start_delay":
-            return f"{stage} was in a batch, and a snapshot falls between two batches"
+        case "start_delay":  # a snapshot falls between two batches, when Spark asks what there is for the next
+            return f"{stage} had yet to end its batch, or to look for the next one"
         case "alignment":
             return f"{stage} had yet to read what lay before the barrier{in_channel}"
         case "sync":
