@@ -125,6 +125,8 @@ def test_of_a_failed_one_the_stage_is_named_that_holds_up_the_others() -> None:
 def test_an_older_strobe_noted_no_phases() -> None:
     old = PastSnapshot(3, "savepoint", "complete", "", "", 1, 1, 1500.0)
     assert sentence(old) == "savepoint 3 took 1500 ms; where that time went was not noted."
+    failed = PastSnapshot(4, "checkpoint", "failed", "", "", 1, 1, 5.0)
+    assert sentence(failed, None) == "checkpoint 4 failed after 5 ms: why was not noted."
 
 
 # ── the command ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -137,7 +137,8 @@ def _graph_beside(past: PastSnapshot, store: SnapshotStore) -> Graph | None:
 def in_one_sentence(past: PastSnapshot, graph: Graph | None, path: tuple[Span, ...]) -> str:
     named = f"{past.kind} {past.snapshot}"
     if past.status == "failed":
-        return f"{named} failed after {human_ms(past.duration_ms)}: {past.reason.rstrip('.')}{_where(past, graph)}."
+        why = past.reason.rstrip(".") or "why was not noted"
+        return f"{named} failed after {human_ms(past.duration_ms)}: {why}{_where(past, graph)}."
     took = f"{named} took {human_ms(past.duration_ms)}"
     if not path:
         return f"{took}; where that time went was not noted."
