@@ -178,6 +178,11 @@ def test_what_there_is_not_is_said(strobe: Strobe, tmp_path: Path) -> None:
     assert unknown.code == 2
     assert "Job 'ledger' has no snapshot 99 in its history, and keeps no checkpoint 99." in unknown.err
     assert "The history goes from 1 to 3." in unknown.err
+    assert "under way when its driver was killed" not in unknown.err
+    put_history(tmp_path, "ledger", 1)
+    file = tmp_path / JobLayout("ledger").history
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if '"snapshot":2,' not in line))
+    assert "under way when its driver was killed" in strobe("explain", "ledger/2", *home).err
     for wrong, why in (
         ("leger/1", "There is no job 'leger'"),
         ("ledger/x", "names no snapshot"),

@@ -114,6 +114,8 @@ def _find(session: Session, job: str, number: int | None, store: SnapshotStore) 
         return past_of_manifest(manifest), manifest
     tried = [p.snapshot for p in read_history(file)]
     known = f"The history goes from {min(tried)} to {max(tried)}." if tried else "The history is empty."
+    if tried and number < max(tried):
+        known += " A snapshot that was under way when its driver was killed is not in it."
     raise Misuse(
         f"Job {job!r} has no snapshot {number} in its history, and keeps no checkpoint {number}.",
         next=f"{known} What is there: strobe checkpoints {job} --all",
