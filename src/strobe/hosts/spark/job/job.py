@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +33,7 @@ from strobe.hosts.spark.job.channel_answers import ChannelAnswers
 from strobe.hosts.spark.job.control import control_server
 from strobe.hosts.spark.job.drain import Drain
 from strobe.hosts.spark.job.end_watch import watch_for_end
+from strobe.hosts.spark.job.fenced import end_at_once
 from strobe.hosts.spark.job.invariants import InvariantChecks, check_invariants
 from strobe.hosts.spark.job.observer import JobObserver
 from strobe.hosts.spark.job.orders import Orders
@@ -132,6 +132,7 @@ class Job:
         self._given = spark
         self._spark: SparkSession | None = None
         self._control: LoopbackServer | None = None
+        self._deletes = False  # whether its checkpoints go with it
         self._parts = ExitStack()  # what was started, and how it ends: the newest first
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
@@ -149,7 +150,7 @@ class Job:
     def start(self) -> None:
         os.environ["JAVA_HOME"] = str(find_java())
         fresh = not self.home.path(self.home.layout.root).exists()
-        self.home.claim(self._fenced)
+        self.home.claim(end_at_once)
         try:
             self._start()
         except BaseException as error:
@@ -168,7 +169,7 @@ class Job:
             master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
         )  # fmt: skip
         self.store = open_checkpoints(home, pipeline.checkpoint)
-        self._parts.callback(self.store.close)
+        self._parts.callback(self._close_store)
         _log.info("Spark starts")
         self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
         if self._given is None:
@@ -267,7 +268,7 @@ class Job:
             restart=self.pipeline.restart,
             post=self._coordinator.post,
             on_failed=self._stage_failed,
-            on_fenced=self._fenced,
+            on_fenced=end_at_once,
             has_batch=lambda sink, n: any(w.sink is sink and n <= w.boundary for w in self._sinks.get(spec.uid, ())),
             has_source=has_source,
         )
@@ -370,14 +371,6 @@ class Job:
             ended.what if ended is not None else f"stage {runner.spec.uid!r} failed for good: {why}", started=True
         )
 
-    def _fenced(self, reason: str) -> None:
-        """Another driver has taken over: end at once, touch nothing."""
-        _log.error("%s This process ends.", reason)
-        logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(1)
-
     def _take_last_checkpoint(self) -> bool:
         """The sources have ended and nothing is left to do. False if the checkpoint failed: it is tried again."""
         try:
@@ -411,16 +404,20 @@ class Job:
                 _log.error("job %s failed: %s", self.name, reason)
             try:
                 self._publish(state=state.shown(ended=False))
+                self._deletes = delete
                 self._parts.close()
-                for snapshot in self.store.list() if delete else ():
-                    if snapshot not in self._commits.unsettled:
-                        self.store.dispose(snapshot)
             finally:
                 self._end(state, reason)
 
     def _stop_stages(self) -> None:
         with ThreadPoolExecutor(len(self._runners) or 1, thread_name_prefix="stop") as pool:
             list(pool.map(StageRunner.stop, self._runners.values()))
+
+    def _close_store(self) -> None:
+        for snapshot in self.store.list() if self._deletes else ():
+            if snapshot not in self._commits.unsettled:
+                self.store.dispose(snapshot)
+        self.store.close()
 
     def _close_commits(self) -> None:
         if doubt := self._commits.close(0 if self.state is JobState.FAILED else SETTLE_PATIENCE):
