@@ -12,6 +12,7 @@ whether it holds at some point in every order of the events that the run allows.
 2. `condition` reads predicates from text.
 3. `conjunctive`, `sums` and `lattice` decide: the first two fast, for predicates of a special form, the last any other.
 4. `decide` chooses among them and says what was explored.
+5. `walk` goes from cut to cut, forwards and backwards; `compare` finds where two runs part.
 
 Nothing here performs anything, keeps time or knows a host.
 """

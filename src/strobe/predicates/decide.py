@@ -27,7 +27,7 @@ from strobe.predicates.lattice import possibly as possibly_in_lattice
 from strobe.predicates.replay import Run
 from strobe.predicates.sums import Number, smallest_sum
 
-__all__ = ["Predicate", "Verdict", "definitely", "possibly"]
+__all__ = ["Predicate", "Verdict", "definitely", "in_cuts", "possibly"]
 
 Predicate = Condition | Callable[[Cut], Any]
 
@@ -62,7 +62,7 @@ def possibly(run: Run, predicate: Predicate, bounds: Bounds = DEFAULT_BOUNDS) ->
             bound = Fraction(below.bound)
             holds = smallest.total < bound or (not below.strict and smallest.total == bound)
             return _verdict(run, "possibly", holds, "largest flow", witness=smallest.cut if holds else None)
-    walk = possibly_in_lattice(computation, _in_cuts(run, predicate), bounds)
+    walk = possibly_in_lattice(computation, in_cuts(run, predicate), bounds)
     return _walked(run, "possibly", walk)
 
 
@@ -72,7 +72,7 @@ def definitely(run: Run, predicate: Predicate, bounds: Bounds = DEFAULT_BOUNDS) 
         found = definitely_all(computation, _truths(run, predicate.conjuncts))
         named = {computation.nodes[i]: interval for i, interval in (found or {}).items()}
         return _verdict(run, "definitely", found is not None, "conjunctive", intervals=named)
-    return _walked(run, "definitely", definitely_in_lattice(computation, _in_cuts(run, predicate), bounds))
+    return _walked(run, "definitely", definitely_in_lattice(computation, in_cuts(run, predicate), bounds))
 
 
 def _verdict(run: Run, question: str, holds: bool | None, method: str, **more: Any) -> Verdict:
@@ -128,7 +128,8 @@ def _values(run: Run, part: Part) -> list[Any]:
     return values
 
 
-def _in_cuts(run: Run, predicate: Predicate) -> Callable[[Positions], bool]:
+def in_cuts(run: Run, predicate: Predicate) -> Callable[[Positions], bool]:
+    """Whether it holds at a consistent cut. States are worked out here, once; each answer is fast."""
     if not isinstance(predicate, Condition):
         return _called(run, predicate)
     if ANY in predicate.nodes:
