@@ -61,6 +61,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "demo": Lazy("strobe.cli.demo:demo_command", "A ledger, killed in mid-checkpoint, resumed and checked."),
     "live": Lazy("strobe.cli.live:live", "Run processes that are snapshotted while they run."),
     "predicate": Lazy("strobe.cli.predicate:predicate", "Ask what could have held in a run."),
+    "debug": Lazy("strobe.cli.debug:debug_command", "Walk through a run, forwards and backwards."),
     "journal": Lazy("strobe.cli.journal:journal", "Journals as Parquet, checked by Spark."),
     "sim": Lazy("strobe.cli.sim:sim", "Run, explore and verify simulated systems."),
 }

@@ -26,7 +26,7 @@ from strobe.predicates.replay import Run
 from strobe.verify.diagram import render
 from strobe.verify.journal import Journal
 
-__all__ = ["predicate"]
+__all__ = ["cut_json", "in_words", "predicate", "read_predicate"]
 
 _SHOWN = 8  # messages in flight that are told in words; the JSON has all
 
@@ -117,7 +117,7 @@ def _answer(
         return _at_scale(question, condition, journal, master, scratch, expect, svg or epoch, session)
     check_writable(svg, "--svg")
     read, run = open_run(journal, topology, epoch)
-    verdict = decide(run, _predicate(condition, run), replace(DEFAULT_BOUNDS, cuts=max_cuts))
+    verdict = decide(run, read_predicate(condition, run), replace(DEFAULT_BOUNDS, cuts=max_cuts))
     at = verdict.witness
     if svg is not None:
         shown = read if at is None else _with_cut(read, run, at)
@@ -154,7 +154,7 @@ def _at_scale(
     return possibly_at_scale(condition, table, master, scratch, expect, session)
 
 
-def _predicate(text: str, run: Run) -> Predicate:
+def read_predicate(text: str, run: Run) -> Predicate:
     name, colon, attribute = text.rpartition(":")
     if not (colon and name.endswith(".py") and attribute.isidentifier()):
         return read_condition(text, run.computation.nodes)
@@ -210,18 +210,18 @@ def _words(run: Run, verdict: Verdict) -> Iterator[tuple[str | tuple[str, str], 
 def _cut_words(run: Run, at: Positions) -> Iterator[tuple[str | tuple[str, str], ...]]:
     cut = run.cut(at)
     for node, count in zip(run.computation.nodes, at, strict=True):
-        yield ("  ", (node, "bold"), f" after step {run.step(node, count)}: {_text(cut.states[node])}")
+        yield ("  ", (node, "bold"), f" after step {run.step(node, count)}: {in_words(cut.states[node])}")
     flying = [(channel, m) for channel, messages in cut.channels.items() for m in messages]
     for channel, message in flying[:_SHOWN]:
         ends = run.graph.by_id[channel]
-        yield (f"  in flight {ends.source}→{ends.target}: {_text(message.payload)} (message {message.seq})",)
+        yield (f"  in flight {ends.source}→{ends.target}: {in_words(message.payload)} (message {message.seq})",)
     if len(flying) > _SHOWN:
         yield (f"  and {plural(len(flying) - _SHOWN, 'message')} more in flight; --json tells all",)
 
 
-def _text(value: Json) -> str:
+def in_words(value: Json) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {in_words(part)}" for key, part in value.items())
     text = str(value)
     return text if len(text) <= 80 else text[:79] + "…"
 
@@ -240,7 +240,7 @@ def _to_json(run: Run, verdict: Verdict) -> dict[str, Json]:
         "events": verdict.events,
         "cuts": verdict.cuts,
         "widest": verdict.widest,
-        "witness": None if verdict.witness is None else _cut_json(run, verdict.witness),
+        "witness": None if verdict.witness is None else cut_json(run, verdict.witness),
         "intervals": {
             node: [run.step(node, interval.first), run.step(node, interval.last)]
             for node, interval in verdict.intervals.items()
@@ -251,7 +251,7 @@ def _to_json(run: Run, verdict: Verdict) -> dict[str, Json]:
     }
 
 
-def _cut_json(run: Run, at: Positions) -> dict[str, Json]:
+def cut_json(run: Run, at: Positions) -> dict[str, Json]:
     cut = run.cut(at)
     return {
         "steps": {node: run.step(node, count) for node, count in zip(run.computation.nodes, at, strict=True)},

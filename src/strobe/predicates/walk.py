@@ -148,6 +148,11 @@ class Walk:
         """How far the recorded order must be followed until it has all of the cut."""
         return max((row[count - 1] + 1 for row, count in zip(self._places, cut, strict=True) if count), default=0)
 
+    def last_node(self, cut: Positions) -> int:
+        """The node whose step in the cut was recorded last."""
+        front = self.front(cut)
+        return self.order[front - 1][0] if front else 0
+
     def _later(self, cut: Positions) -> Iterator[Positions]:
         while cut != self.computation.last:
             cut = self.forwards(cut)
