@@ -87,11 +87,12 @@ def test_orders_that_are_cut_short_are_done_again_or_were_done(tmp_path: Path) -
     assert windows_in(tmp_path / "out") == windows(tmp_path / "in"), "a row is lost, late or there twice"
 
 
-def test_a_savepoint_to_a_bucket_that_is_cut_short_is_replaced_by_the_next_one(tmp_path: Path, s3_url: str) -> None:
+def test_a_savepoint_to_a_bucket_that_is_cut_short_is_left_alone_by_the_next_run(tmp_path: Path, s3_url: str) -> None:
     """The job has nothing to read: no batch comes between the order and the step that kills it."""
-    place, there = Place(tmp_path), f"{s3_url}/there"
+    place = Place(tmp_path)
     write_transfers(tmp_path / "in", files=1, rows=40)
     for point in CASES["savepoint"]:
+        there = f"{s3_url}/{point}"
         process = place.run(STROBE_CRASH_AT=point)
         try:
             said = order(place, process, 1, "savepoint", "windows", there)
@@ -103,16 +104,23 @@ def test_a_savepoint_to_a_bucket_that_is_cut_short_is_replaced_by_the_next_one(t
         left = set(S3Store(there).list(""))
         assert BUCKET_SAVEPOINT_MARKER in left
         assert ("manifest.json" in left) == (point == "savepoint.complete")
-    assert place.sound(there), "its manifest is what makes it complete, whatever else lies beside it"
+    whole = f"{s3_url}/savepoint.complete"
+    assert place.sound(whole), "its manifest is what makes it complete, whatever else lies beside it"
 
     process = place.run()
     try:
-        again = order(place, process, 1, "savepoint", "windows", there)
-        assert again is not None
-        assert again.returncode == 2
-        assert "holds a snapshot already" in again.stderr
+        for point in CASES["savepoint"]:
+            again = order(place, process, 1, "savepoint", "windows", f"{s3_url}/{point}")
+            assert again is not None
+            assert again.returncode == 2
+            why = "holds a snapshot already" if point == "savepoint.complete" else "an earlier run of this one"
+            assert why in again.stderr
+        fresh = order(place, process, 1, "savepoint", "windows", f"{s3_url}/fresh")
+        assert fresh is not None
+        assert fresh.returncode == 0, fresh.stderr
     finally:
         process.terminate()
         process.wait(60)
-    assert place.strobe("dispose", there).returncode == 0
-    assert list(S3Store(there).list("")) == []
+    assert place.sound(f"{s3_url}/fresh")
+    assert place.strobe("dispose", whole).returncode == 0
+    assert list(S3Store(whole).list("")) == []
