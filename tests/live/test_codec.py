@@ -20,6 +20,7 @@ from strobe.hosts.live.api.codec import (
     marker_id,
     marker_item,
     message,
+    message_from_json,
 )
 from strobe.model.errors import Misuse, PeerFault
 from strobe.model.ids import SnapshotId
@@ -130,7 +131,11 @@ def test_a_message_is_shown_without_its_class() -> None:
     assert item_to_json(item) == {
         "type": "Tree", "leaves": [{"name": "a", "weight": 1.0}], "mood": "sad", "raw": "AA==", "notes": {}
     }  # fmt: skip
-    assert item_to_json(encode_message({"a": float("inf"), "b": [1]})) == {"a": "inf", "b": [1]}
+    assert item_to_json(encode_message({"a": 1.5, "b": [1]})) == {"a": 1.5, "b": [1]}
+    shown = item_to_json(encode_message({"a": float("inf"), "b": [1]}))
+    assert isinstance(shown, dict)
+    assert shown["value"] == {"a": "inf", "b": [1]}, "JSON does not have that number, so its bytes go along"
+    assert message_from_json(shown) == {"a": float("inf"), "b": [1]}
     assert item_to_json(encode_message(Mood.SAD)) == {"type": "Mood", "value": "sad"}
 
 
