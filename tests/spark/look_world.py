@@ -235,8 +235,7 @@ def spark_says(spark: SparkSession, checkpoint: Checkpoint, table: StateTable) -
     found = read.select(*[_numbered(read, field) for field in read.schema.fields]).toArrow()
     columns = []
     for column in compared(table):
-        side = found.column(column.side if column.side in found.column_names else "value")
-        array = _pick(found, side, table, column).combine_chunks()
+        array = _pick(found, table, column).combine_chunks()
         columns.append(array)
     return sorted_rows(columns)
 
@@ -249,7 +248,7 @@ def _numbered(read: DataFrame, field: StructField) -> Any:
     return read[field.name].cast(StructType(fields)).alias(field.name)
 
 
-def _pick(found: pa.Table, side: pa.ChunkedArray, table: StateTable, column: Any) -> pa.ChunkedArray:
+def _pick(found: pa.Table, table: StateTable, column: Any) -> pa.ChunkedArray:
     names = found.column_names
     family = table.family
     assert family is not None
@@ -265,6 +264,8 @@ def _pick(found: pa.Table, side: pa.ChunkedArray, table: StateTable, column: Any
         side = found.column("list_element")
     elif column.side == "value" and "user_map_value" in names:
         side = found.column("user_map_value")
+    else:
+        side = found.column(column.side)
     array = _field(side, column.place)
     if column.inner is not None:
         array = _field(array, column.inner)

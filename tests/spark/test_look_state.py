@@ -27,7 +27,6 @@ CASES: list[tuple[str, str, Mapping[str, str]]] = [
     *((name, "copies", COPIES) for name in ("types", "joined", "processor", "sessions")),
     *((name, "own", OWN) for name in ("types", "joined", "sessions", "groups")),
     ("types", "zstd", {**CHANGES, "spark.sql.streaming.stateStore.compression.codec": "zstd"}),
-    ("joined", "one", {**CHANGES, "spark.sql.streaming.join.stateFormatVersion": "1"}),
     ("joined", "three", {**CHANGES, "spark.sql.streaming.join.stateFormatVersion": "3"}),
     ("sums", "one", {**CHANGES, "spark.sql.streaming.aggregation.stateFormatVersion": "1"}),
 ]
