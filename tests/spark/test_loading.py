@@ -35,16 +35,21 @@ def s(spark):
 
 @pytest.fixture(autouse=True)
 def same_modules(tmp_path: Path) -> Iterator[None]:
-    """What a test imports from its directory is gone afterwards."""
+    """What a test imports from its directory is gone afterwards, and what others have left of theirs is before."""
     path, six = list(sys.path), sys.modules.get("six")
+    _forget_modules(tmp_path.parent)
     yield
     sys.path[:] = path
-    for name, module in list(sys.modules.items()):
-        places = (getattr(module, "__file__", None) or "", *(getattr(module, "__path__", None) or ()))
-        if any(place.startswith(str(tmp_path)) for place in places):
-            del sys.modules[name]
+    _forget_modules(tmp_path)
     if six is not None:
         sys.modules["six"] = six
+
+
+def _forget_modules(directory: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        places = (getattr(module, "__file__", None) or "", *(getattr(module, "__path__", None) or ()))
+        if any(place.startswith(str(directory)) for place in places):
+            del sys.modules[name]
 
 
 def write(root: Path, **files: str) -> Path:
