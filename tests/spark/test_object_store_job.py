@@ -138,7 +138,7 @@ def test_a_prefix_that_is_taken_is_refused_and_what_a_dead_savepoint_of_the_job_
     with pytest.raises(Misuse, match="no bucket 'no-such-bucket'"):
         job.savepoint("s3://no-such-bucket/x")
     S3Store(f"{s3_url}/busy").put(BUCKET_SAVEPOINT_MARKER, b'{"job": "another"}')
-    with pytest.raises(Misuse, match="another job is writing a savepoint there"):
+    with pytest.raises(Misuse, match="another job, or an earlier run of this one, is writing a savepoint there"):
         job.savepoint(f"{s3_url}/busy")
 
     there = S3Store(f"{s3_url}/there")
