@@ -73,3 +73,14 @@ def test_a_status_survives_its_way_over_the_control_api() -> None:
     status = replace(STATUS, stages=(PLAIN, RICH), sinks=(SinkStatus("a/0", "there", 1, 2),))
     sent: dict[str, Any] = {**status_json(status), "a field of a later version": 1}
     assert status_from_json(sent) == status
+
+
+def test_in_a_narrow_terminal_a_sink_keeps_its_name() -> None:
+    sinks = tuple(
+        SinkStatus(f"{name}/0", f"Delta table out/{name} (upsert by account)", 0, 0, rows=1_000, rows_per_second=64.0)
+        for name in ("balances", "flagged")
+    )
+    text = shown(replace(STATUS, sinks=sinks))
+    for words in ("balances/0", "flagged/0", "rows/s", "dead letters", "in doubt"):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 80

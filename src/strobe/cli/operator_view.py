@@ -80,10 +80,11 @@ def event_time_table(stages: tuple[StageStatus, ...]) -> Table | None:
 def sink_table(sinks: tuple[SinkStatus, ...]) -> Table | None:
     if not sinks:
         return None
-    table = _table("sink")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("sink", no_wrap=True)
     for name in ("rows", "rows/s", "dead letters", "in doubt"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("to", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("to", overflow="fold")  # the one that gives way in a narrow terminal
     for sink in sinks:
         table.add_row(
             sink.sink,
