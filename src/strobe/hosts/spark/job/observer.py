@@ -207,7 +207,7 @@ class JobObserver:
                 if sink.rows_taken is not None:
                     stage.sinks.setdefault(f"{uid}/{sink.uid or index}", Rate()).sample(now, sink.rows_taken)
         if stage.files is not None:
-            stage.files.refresh(SYSTEM.monotonic())
+            stage.files.refresh(SYSTEM.monotonic(), last=self._stop.is_set())
         for report in new:
             self._tell(BatchDone(uid, report))
 

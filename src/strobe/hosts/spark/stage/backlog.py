@@ -130,9 +130,9 @@ class FileBacklog:
         self._not_before = 0.0
         self.known: Backlog | None = None
 
-    def refresh(self, now: float) -> None:
-        """Count again, unless that was done a moment ago."""
-        if now < self._not_before:
+    def refresh(self, now: float, *, last: bool = False) -> None:
+        """Count again, unless that was done a moment ago and there is a next time."""
+        if now < self._not_before and not last:
             return
         began = SYSTEM.monotonic()
         try:
