@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # No deadline and no complaint about slowness: how fast the machine is must never decide whether a test passes.
 settings.register_profile("dev", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=False, database=None)
+for _size in ("COLUMNS", "LINES"):  # how wide the terminal is in which the tests run says nothing to what they test
+    os.environ.pop(_size, None)
 os.environ.setdefault("STROBE_CACHE", "")  # a test decodes state itself, and leaves none behind
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

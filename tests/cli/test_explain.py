@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from strobe.cli.explain import cause, in_one_sentence
 from strobe.hosts.spark.home.critical_path import critical_path, missing_parts, stuck_at
 from strobe.hosts.spark.home.history import PastSnapshot, PastStage, SnapshotHistory
@@ -150,6 +152,21 @@ def test_it_draws_one_line_for_each_stage(strobe: Strobe, tmp_path: Path) -> Non
     told = strobe("explain", "shop/12", "--home", str(tmp_path), "--json").json
     assert (told["snapshot"], told["path"][0]["stage"], told["path"][-1]["phase"]) == (12, "orders", "manifest")
     assert told["sentence"] == done.out.splitlines()[0]
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_the_drawing_fits_the_terminal(
+    strobe: Strobe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    put_runtime(tmp_path, "shop")
+    put_manifest(tmp_path, a_manifest("shop", 12, {"orders": [], "totals": ["orders"]}))
+    file = tmp_path / JobLayout("shop").history
+    SnapshotHistory(file).note(past("totals", 10, orders=part(40, 0, 0, 0, 10), totals=part(40, 0, 10, 0, 40)))
+    monkeypatch.setenv("COLUMNS", columns)
+    drawn = strobe("explain", "shop/12", "--home", str(tmp_path)).out.splitlines()
+    bars = [line for line in drawn if line.startswith(("orders", "totals", "(manifest)"))]
+    assert [bar.split()[-1] for bar in bars] == ["ms", "ms", "ms"]
+    assert max(map(len, bars)) <= int(columns)
 
 
 def test_without_a_history_the_manifest_tells(strobe: Strobe, tmp_path: Path) -> None:

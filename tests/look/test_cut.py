@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import strobe
 from strobe.look.cut import Cut, open_snapshot
 from strobe.look.diff import changed_rows, diff_cuts
-from strobe.look.relations import Lost
+from strobe.look.engine import Engine, Limits
+from strobe.look.relations import Lost, Relation
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import SnapshotId
 from strobe.store.leases import retiring
@@ -121,6 +123,19 @@ def test_a_damaged_file_costs_its_relation_and_no_other(world: World) -> None:
         with pytest.raises(Lost, match=r"state.balances is lost: .*2.changelog"):
             cut.sql("from state.balances")
         assert len(rows(cut, "from in_flight.postings")) == 2
+
+
+def test_a_table_without_columns_is_refused_in_words() -> None:
+    engine = Engine(Limits())
+    engine.add(
+        [
+            Relation("sink", "files", "", lambda: pa.table({})),
+            Relation("sink", "rows", "", lambda: pa.table({"n": [1, 2]})),
+        ]
+    )
+    with pytest.raises(Failed, match=r"^sink\.files is no table that can be asked"):
+        engine.sql("select * from sink.files")
+    assert engine.sql("select count(*) as n from sink.rows").to_pylist() == [{"n": 2}]
 
 
 def test_no_snapshot_is_told(world: World) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.jvm.output import SparkOutput
-from strobe.hosts.spark.jvm.session import FILE_MANAGER, spark_session
+from strobe.hosts.spark.jvm.session import FILE_MANAGER, passing_session, spark_session
 from strobe.hosts.spark.jvm.worker_python import worker_python
 from strobe.model.errors import Misuse
 
@@ -79,6 +79,12 @@ def test_a_session_that_runs_takes_settings_of_queries_and_refuses_those_of_its_
     assert spark.conf.get("spark.sql.ui.explainMode") == "simple"
     with pytest.raises(Misuse, match=r"spark\.driver\.memory cannot be set to '9g' any more"):
         spark_session("again", extra={"spark.driver.memory": "9g"})
+
+
+def test_a_session_for_one_question_leaves_the_one_that_is_there(spark: SparkSession) -> None:
+    with passing_session("a question", "local[2]") as session:
+        assert session.range(3).count() == 3
+    assert spark.range(4).count() == 4
 
 
 def test_the_output_of_an_early_start_becomes_the_jobs_log_and_older_ones_stay(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def _moment(ms: float) -> str:
 
 def _draw(session: Session, past: PastSnapshot) -> None:
     whole = max(past.duration_ms, *(sum(part.phases.values()) for part in past.stages.values()), 0.001)
-    room = session.console.width - max(map(len, past.stages)) - 14
+    room = session.console.width - max(map(len, (*past.stages, "(manifest)"))) - 14
     width = max(_NARROW, min(_WIDTH, room))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", overflow="ellipsis")

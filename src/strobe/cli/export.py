@@ -8,7 +8,7 @@ from pathlib import Path
 
 from strobe.cli.output import Session
 from strobe.hosts.spark.jvm.java import find_java
-from strobe.hosts.spark.jvm.session import spark_session
+from strobe.hosts.spark.jvm.session import passing_session
 from strobe.hosts.spark.snapshot.export import CONTENTS, Exported, export_snapshot
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.locate import Located
@@ -23,11 +23,8 @@ def export(session: Session, found: Located, directory: str) -> int:
     home = objects.root if isinstance(objects, FilesystemStore) else session.home
     if not session.json:
         session.say("Spark starts, to read the state …")
-    spark = spark_session("strobe-export", "local[2]")
-    try:
+    with passing_session("strobe-export", "local[2]") as spark:
         written = export_snapshot(found, Path(directory).absolute(), home, spark)
-    finally:
-        spark.stop()
     failed = [each for each in written if each.error]
     if session.json:
         session.answer({"directory": str(Path(directory).absolute()), "contents": [asdict(e) for e in written]})

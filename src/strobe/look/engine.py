@@ -154,9 +154,17 @@ class Engine:
             return
         relation = self._relations[key]
         name = f"rows_{len(self._shown) + 1}"
-        self._db.register(name, relation.load())
+        rows = relation.load()
         place = f"{_quoted(key[0] or _OWN)}.{_quoted(relation.schema)}.{_quoted(relation.name)}"
-        self._db.execute(f"create view {place} as select * from temp.main.{name}")  # noqa: S608
+        try:
+            self._db.register(name, rows)
+            self._db.execute(f"create view {place} as select * from temp.main.{name}")  # noqa: S608
+        except (duckdb.Error, RuntimeError) as error:
+            raise Failed(
+                f"{relation.full_name} is no table that can be asked: {_message(error)}",
+                untouched="Nothing was changed.",
+                next="Other relations of the snapshot can be asked all the same.",
+            ) from error
         self._shown.add(key)
 
     def _said(self, error: Exception) -> Exception:

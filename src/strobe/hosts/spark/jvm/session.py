@@ -27,7 +27,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ __all__ = [
     "SparkEnded",
     "check_settings",
     "end_spark",
+    "passing_session",
     "spark_ended",
     "spark_session",
     "stop_session",
@@ -150,6 +151,18 @@ def spark_session(
         with contextlib.suppress(subprocess.TimeoutExpired):
             warming.wait(_WARM_UP)
     return session
+
+
+@contextlib.contextmanager
+def passing_session(name: str, master: str) -> Iterator[SparkSession]:
+    """For one question: the session that this process has, which stays, or one that ends with the question."""
+    exists = SparkContext._active_spark_context is not None
+    session = spark_session(name, master)
+    try:
+        yield session
+    finally:
+        if not exists:
+            stop_session(session)
 
 
 def _check_taken(session: SparkSession, settings: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from strobe.hosts.spark.checkpoint.layout import lay_out_stage
 from strobe.hosts.spark.jvm.java import find_java
-from strobe.hosts.spark.jvm.session import spark_session
+from strobe.hosts.spark.jvm.session import passing_session
 from strobe.hosts.spark.snapshot.export import flatten
 from strobe.look.state_tables import StateTable
 from strobe.model.errors import Failed
@@ -38,15 +38,13 @@ def reader_options(table: StateTable) -> dict[str, str]:
 
 
 def read_with_spark(found: Located, table: StateTable) -> pa.Table:
-    """Starts Spark, or uses the session that is there."""
+    """Starts Spark, or uses the session that is there, which then stays."""
     os.environ.setdefault("JAVA_HOME", str(find_java()))
-    spark = spark_session("strobe-sql", "local[2]")
-    try:
-        with tempfile.TemporaryDirectory(prefix="strobe-sql-") as scratch:
-            lay_out_stage(found, found.load(), NodeId(table.stage), Path(scratch))
-            frame = spark.read.format("statestore").options(**reader_options(table)).load(scratch)
-            return flatten(frame).toArrow()
-    except Exception as error:
-        raise Failed(f"Spark cannot read it either: {str(error).partition(chr(10))[0][:300]}") from error
-    finally:
-        spark.stop()
+    with passing_session("strobe-sql", "local[2]") as spark:
+        try:
+            with tempfile.TemporaryDirectory(prefix="strobe-sql-") as scratch:
+                lay_out_stage(found, found.load(), NodeId(table.stage), Path(scratch))
+                frame = spark.read.format("statestore").options(**reader_options(table)).load(scratch)
+                return flatten(frame).toArrow()
+        except Exception as error:
+            raise Failed(f"Spark cannot read it either: {str(error).partition(chr(10))[0][:300]}") from error
