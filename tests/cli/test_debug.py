@@ -264,8 +264,8 @@ def test_json_has_the_cut_the_snapshots_and_the_difference(strobe: Strobe, journ
 def test_nonsense_is_answered_with_one_sentence(strobe: Strobe, journal: Path, tmp_path: Path) -> None:
     three = write(tmp_path / "three.journal", seed=1, nodes=3)
     for arguments, part in (
-        (["nothing.journal"], "Cannot read a journal"),
-        ([str(tmp_path)], "is a directory"),
+        (["nothing.journal"], "There is no 'nothing.journal': neither a journal nor a snapshot"),
+        ([str(tmp_path)], "is not a snapshot: it holds no manifest.json"),
         ([str(journal), "--when", "n9.balance < 0"], "n9"),
         ([str(journal), "--when", "n1.balance < -9000"], "never holds"),
         ([str(journal), "--with", str(three)], "different systems"),

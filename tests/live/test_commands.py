@@ -217,8 +217,15 @@ def test_a_journal_of_a_real_run_with_a_kill_verifies_and_is_drawn(strobe: Termi
         before = strobe.ask("live", "status")["incarnation"]
         strobe.ask("live", "kill", "cairo")
         until(lambda: strobe.ask("live", "status")["incarnation"] > before, "a new incarnation")
-        strobe.ask("live", "snapshot")
+        second = strobe.ask("live", "snapshot")["snapshot"]
+        alone = strobe("debug", f"bank/{second}", "--print")
+        assert "A snapshot alone: no step leads to it or on from it. Its journal is still being written" in alone.out
         strobe.ask("live", "down")
+    cut = read_cut(f"bank/{second}", strobe.home)
+    for options, steps in (((), False), (("--topology", BANK), True)):  # the second in its journal, after the restart
+        at = strobe.outside("debug", f"bank/{second}", *options, "--json").json
+        assert at["cut"]["states"] == cut.states
+        assert (at["steps"] > 0, str(second) in at["snapshots"]) == (steps, steps)
     strobe.ask("live", "journal", "bank", "bank.journal", "--svg", "bank.svg")
     verdict = strobe.ask("sim", "verify", "bank.journal")
     assert verdict["violations"] == []
@@ -227,6 +234,7 @@ def test_a_journal_of_a_real_run_with_a_kill_verifies_and_is_drawn(strobe: Termi
     refused = strobe("live", "up", str(EXAMPLES / "ring.toml"), "--for", "1")
     assert refused.code == 0
     assert strobe("live", "journal", "ring", "ring.journal").code == 2
+    assert "Its system kept no journal" in strobe("debug", "ring", "--print").out
 
 
 def test_a_node_started_by_hand_is_connected_to_and_waited_for_when_it_dies(strobe: Terminal) -> None:

@@ -8,16 +8,19 @@ from pathlib import Path
 import click
 
 from strobe.cli.debug_diagram import Diagram
-from strobe.cli.debug_words import cut_lines, debug_json, difference_lines, step_lines
+from strobe.cli.debug_words import cut_lines, debug_json, difference_lines, snapshot_lines, step_lines
 from strobe.cli.output import Command, Session, Whole, common_options
 from strobe.cli.predicate import read_predicate
-from strobe.cli.recorded import open_run, topology_option
+from strobe.cli.recorded import AtSnapshot, open_run, open_snapshot_run, topology_option
 from strobe.model.errors import Misuse
-from strobe.predicates.compare import Difference, compare
+from strobe.predicates.compare import compare
 from strobe.predicates.computation import Positions
 from strobe.predicates.decide import in_cuts
 from strobe.predicates.replay import Run
 from strobe.predicates.walk import Walk, walk_through
+from strobe.store.layout import MANIFEST
+from strobe.store.locate import jobs_in
+from strobe.store.s3 import is_s3
 
 __all__ = ["debug_command"]
 
@@ -34,10 +37,11 @@ _LINES = 20  # of the diagram, with --print
         ("strobe debug run.journal --with other.journal", "where do two runs part?"),
         ("strobe debug run.journal --epoch 2", "after the first restart"),
         ("strobe debug live.journal --topology bank.toml", "a run of live processes"),
+        ("strobe debug bank/12 --topology bank.toml", "begin at that snapshot of it"),
         ("strobe debug run.journal --when 'n1.balance < 950' --print", "print that place, for a pipe or a report"),
     ),
 )
-@click.argument("journal")
+@click.argument("journal", metavar="JOURNAL|SNAPSHOT")
 @topology_option
 @click.option("--epoch", type=Whole(1), metavar="N",
               help="Which run, if the system was restarted: 1 is the time up to the first restart.")  # fmt: skip
@@ -55,7 +59,10 @@ def debug_command(
     printed: bool,
     session: Session,
 ) -> None:
-    """Walk through the run in JOURNAL, forwards and backwards, one consistent cut after the other.
+    """Walk through a run, forwards and backwards, one consistent cut after the other.
+
+    JOURNAL is a file from --journal or `strobe live journal`. SNAPSHOT is one of live processes, named as for `strobe
+    inspect`: the walk begins there, if the system kept a journal; else its states and messages in flight are shown.
 
     The space–time diagram, the states and the messages in flight are shown at a cut that you move: along the run as it
     was recorded, or for one node alone, which takes along what its steps depend on. Jump to where a condition starts or
@@ -68,15 +75,13 @@ def debug_command(
             untouched="Nothing was looked at.",
             next="Start it in a terminal, or add --print for the place where it would begin.",
         )
-    _check_is_file(journal)
-    _, run = open_run(journal, topology, epoch)
-    theirs = None
+    opened = _open(journal, session.home, topology, epoch)
+    run, theirs = opened.run, None
     if other is not None:
-        _check_is_file(other)
-        _, theirs = open_run(other, topology, epoch)
+        theirs = _open(other, session.home, topology, epoch).run
     walk = walk_through(run)
     found = None if theirs is None else compare(run, theirs)
-    at = _start(run, walk, condition, found)
+    at = _start(run, walk, condition, opened.at if found is None else found.at)
     if not printed:
         from strobe.cli.debug_app import Compared, DebugApp
 
@@ -85,11 +90,17 @@ def debug_command(
             if theirs is None or found is None or other is None
             else Compared(theirs, found, _names(journal, other))
         )
-        DebugApp(run, walk, at, title=journal, condition=condition, compared=compared).run()
+        title = f"{journal} (a snapshot alone)" if opened.alone else journal
+        DebugApp(run, walk, at, title=title, condition=condition, compared=compared).run()
         return
     if session.json:
         truth = None if condition is None else (condition, in_cuts(run, read_predicate(condition, run))(at))
         session.answer(debug_json(run, walk, at, truth, found))
+        return
+    if opened.alone:
+        session.say(f"A snapshot alone: no step leads to it or on from it. {opened.alone}")
+        for line in snapshot_lines(run, at):
+            session.say(line)
         return
     chosen = walk.last_node(at)
     first = max(0, walk.front(at) - _LINES // 2)
@@ -104,9 +115,8 @@ def debug_command(
             session.say(line)
 
 
-def _start(run: Run, walk: Walk, condition: str | None, found: Difference | None) -> Positions:
-    """Where the runs part, or where the condition holds for the first time, or where the run begins."""
-    at = run.computation.first if found is None else found.at
+def _start(run: Run, walk: Walk, condition: str | None, at: Positions) -> Positions:
+    """Where the condition holds for the first time; without one, there."""
     if condition is None:
         return at
     holds = in_cuts(run, read_predicate(condition, run))
@@ -126,11 +136,20 @@ def _names(journal: str, other: str) -> tuple[str, str]:
     return names if names[0] != names[1] else (journal, other)
 
 
-def _check_is_file(name: str) -> None:
-    if Path(name).is_dir():
+def _open(name: str, home: Path, topology: str | None, epoch: int | None) -> AtSnapshot:
+    """A file is a journal, and everything else names a snapshot."""
+    path = Path(name)
+    if path.is_file() and path.name != MANIFEST:
+        run = open_run(name, topology, epoch)[1]
+        return AtSnapshot(run, run.computation.first)
+    try:
+        return open_snapshot_run(name, home, topology)
+    except Misuse as error:
+        if path.exists() or name.partition("/")[0] in jobs_in(home) or is_s3(name):
+            raise
         raise Misuse(
-            f"{name!r} is a directory, and no journal as it was written.",
+            f"There is no {name!r}: neither a journal nor a snapshot.",
             untouched="Nothing was looked at.",
-            next="A journal is a file from --journal or `strobe live journal`. A snapshot alone is shown by "
-            "`strobe inspect`.",
-        )
+            next="A journal is a file from --journal or `strobe live journal`. A snapshot is named as for `strobe "
+            "inspect`: NAME, NAME/12, or its directory.",
+        ) from error

@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from strobe.cli.debug_diagram import step_words
 from strobe.cli.judge import plural
 from strobe.cli.predicate import cut_json, in_words
 from strobe.model.cut import Json
+from strobe.model.ids import NodeId
 from strobe.predicates.compare import Difference
 from strobe.predicates.computation import Positions
 from strobe.predicates.replay import Run
 from strobe.predicates.walk import Stop, Walk
 
-__all__ = ["Truth", "cut_lines", "debug_json", "difference_lines", "step_lines", "stop_words"]
+__all__ = ["Truth", "cut_lines", "debug_json", "difference_lines", "snapshot_lines", "step_lines", "stop_words"]
 
 Truth = tuple[str, bool]  # a condition, and whether it holds here
 
 
 def cut_lines(run: Run, walk: Walk, cut: Positions) -> Iterator[str]:
     """States, then messages in flight, then the snapshots that were recorded exactly here."""
-    at = run.cut(cut)
     yield f"{sum(cut):,} of {plural(run.computation.events, 'step')}"
+    steps = [
+        f"  (after step {run.step(node, count)})" if count else "  (at the start)"
+        for node, count in zip(run.computation.nodes, cut, strict=True)
+    ]
+    yield from snapshot_lines(run, cut, steps)
+    for stop in walk.stops:
+        if stop.at == cut:
+            yield ""
+            yield stop_words(stop)
+
+
+def snapshot_lines(run: Run, cut: Positions, notes: Sequence[str] = ()) -> Iterator[str]:
+    """States, each with what there is to note of it, and messages in flight."""
+    at = run.cut(cut)
     yield ""
     yield "States"
     width = max(map(len, run.computation.nodes))
-    for node, count in zip(run.computation.nodes, cut, strict=True):
-        step = f"after step {run.step(node, count)}" if count else "at the start"
-        yield f"  {node:<{width}}  {in_words(at.states[node])}  ({step})"
+    for node, note in zip_longest(run.computation.nodes, notes, fillvalue=""):
+        yield f"  {node:<{width}}  {in_words(at.states[NodeId(node)])}{note}"
     flying = [(channel, message) for channel, messages in at.channels.items() for message in messages]
     yield ""
     yield f"In flight: {plural(len(flying), 'message')}"
     for channel, message in flying:
         ends = run.graph.by_id[channel]
         yield f"  {ends.source} → {ends.target}  {in_words(message.payload)}  (message {message.seq})"
-    for stop in walk.stops:
-        if stop.at == cut:
-            yield ""
-            yield stop_words(stop)
 
 
 def stop_words(stop: Stop) -> str:

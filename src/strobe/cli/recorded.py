@@ -1,23 +1,39 @@
 """A journal, ready to be read: the run that it is of, with the application that can replay it.
 
 A journal of the simulator names its workload. One of live processes needs the user's classes: the topology brings them.
+A snapshot of live processes leads to the journal that its system kept; one without a journal is a run without steps.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from strobe.hosts.sim.runner import workload_of
-from strobe.model.app import Application
+from strobe.model.app import Application, Reaction
+from strobe.model.cut import Cut, Json
 from strobe.model.errors import Misuse
+from strobe.model.events import Restarted
 from strobe.model.graph import Graph
+from strobe.model.ids import ChannelId, Incarnation, NodeId
+from strobe.predicates.computation import Positions
 from strobe.predicates.replay import Run, run_of
 from strobe.verify.history import History
 from strobe.verify.journal import Header, Journal, read_journal
 
-__all__ = ["application_of", "is_pure", "open_run", "topology_option"]
+__all__ = ["AtSnapshot", "application_of", "is_pure", "open_run", "open_snapshot_run", "topology_option"]
+
+
+@dataclass(frozen=True)
+class AtSnapshot:
+    """A run, and where in it a snapshot was recorded. `alone`: why there is no step before and after it; else empty."""
+
+    run: Run
+    at: Positions
+    alone: str = ""
 
 
 def topology_option(function: Any) -> Any:
@@ -33,6 +49,53 @@ def open_run(journal: str, topology: str | None, epoch: int | None = None) -> tu
     read = Journal(*read_journal(journal))
     app = application_of(read.header, topology)
     return read, run_of(History(read), app, epoch, compared=not is_pure(read.header))
+
+
+def open_snapshot_run(snapshot: str, home: Path, topology: str | None) -> AtSnapshot:
+    """The run that a snapshot of live processes was taken of, if its system kept a journal and --topology brings its
+    classes; else the snapshot alone."""
+    from strobe.hosts.live.journal.journals import has_journal, whole_journal
+    from strobe.hosts.live.snapshot.reading import load_any
+    from strobe.hosts.live.snapshot.snapshots import to_cut
+    from strobe.store.holding import is_held
+
+    manifest, loaded = load_any(snapshot, home)
+    cut, name = to_cut(loaded, manifest.graph), manifest.job
+    if not has_journal(home, name):
+        return _alone(name, manifest.graph, cut, "Its system kept no journal (strobe live up --journal).")
+    if is_held(home, name):
+        return _alone(name, manifest.graph, cut, f"Its journal is still being written (strobe live down {name}).")
+    if topology is None:
+        return _alone(name, manifest.graph, cut, "Its system kept a journal: --topology FILE opens it.")
+    merging = whole_journal(home, name)
+    app = application_of(merging.header, topology)
+    history = History(Journal(merging.header, list(merging.events())))
+    epoch = history.epoch_of(cut)
+    run = None if epoch is None else run_of(history, app, epoch.number, compared=True)
+    at = None if run is None else run.snapshots.get(cut.snapshot)
+    if run is None or at is None:
+        return _alone(name, manifest.graph, cut, "It is not in the journal that its system kept.")
+    return AtSnapshot(run, at)
+
+
+def _alone(name: str, graph: Graph, cut: Cut, why: str) -> AtSnapshot:
+    """Nobody has taken a step, and what was in flight is."""
+    header = Header("live", name, {}, "chandy-lamport", "fifo", None, graph, cut.states)
+    run = run_of(History(Journal(header, [Restarted(Incarnation(1), cut)])), _Still(), 2)
+    return AtSnapshot(run, run.computation.first, why)
+
+
+class _Still:
+    """The application of a run without steps."""
+
+    def initial(self, node: NodeId) -> Json:
+        raise NotImplementedError
+
+    def act(self, node: NodeId, state: Json, action: Json) -> Reaction:
+        raise NotImplementedError
+
+    def receive(self, node: NodeId, state: Json, channel: ChannelId, payload: Json) -> Reaction:
+        raise NotImplementedError
 
 
 def is_pure(header: Header) -> bool:

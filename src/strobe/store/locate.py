@@ -75,7 +75,7 @@ def _locate(name: str, home: Path) -> Located:
         path = path.parent
     if (path / MANIFEST).is_file():
         return _at(path, home)
-    if path.exists() and not (home / JOBS / name).is_dir():
+    if path.exists() and name.partition("/")[0] not in jobs_in(home):
         raise Misuse(
             f"{name} is not a snapshot: it holds no {MANIFEST}.",
             untouched="Nothing was changed.",

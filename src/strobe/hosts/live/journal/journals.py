@@ -16,11 +16,15 @@ from strobe.model.graph import graph_from_json, graph_to_json
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 
-__all__ = ["journal_directory", "note_graph", "whole_journal"]
+__all__ = ["has_journal", "journal_directory", "note_graph", "whole_journal"]
 
 
 def journal_directory(home: Path, name: str) -> Path:
     return home.absolute() / JobLayout(name).root / "journal"
+
+
+def has_journal(home: Path, name: str) -> bool:
+    return _note(home, name).is_file()
 
 
 def note_graph(home: Path, topology: Topology) -> None:
