@@ -79,6 +79,15 @@ def test_what_spark_passes_on(text: str, outage: bool, read: str) -> None:
     assert "\n" not in reason(error)
 
 
+def test_what_spark_waited_for_in_vain_is_told_by_what_is_inside() -> None:
+    """As pyspark has it: each error with the one inside, none with its stack."""
+    outer, middle = (
+        Exception(f"{name}Exception thrown in awaitResult: ") for name in ("", "org.apache.SparkException: ")
+    )
+    outer._cause, middle._cause = middle, Exception("[NOT_ALL] Not all was committed.\nExpected 2.")  # type: ignore[attr-defined]
+    assert reason(outer) == "Exception: [NOT_ALL] Not all was committed."
+
+
 def test_errors_of_our_own_speak_for_themselves() -> None:
     away = Unreachable("Postgres at h:1 does not answer.", untouched="Nothing is lost.")
     assert is_outage(away)

@@ -25,7 +25,16 @@ from strobe.hosts.spark.checkpoint import watermarks
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged
 
-__all__ = ["OffsetEntry", "batch_files", "check", "is_committed", "last_committed", "last_logged", "read_offsets"]
+__all__ = [
+    "OffsetEntry",
+    "batch_files",
+    "check",
+    "is_committed",
+    "last_committed",
+    "last_logged",
+    "read_offsets",
+    "state_is_written",
+]
 
 _VERSIONED = re.compile(r"(\d+)(?:_[^.]*)?\.(changelog|delta|zip|snapshot)")
 _FULL = {"zip", "snapshot"}
@@ -123,6 +132,28 @@ def batch_files(checkpoint: Path, batch: int) -> tuple[Path, ...]:
             if not _is_left(directory.relative_to(state), partitions):
                 files += _state_files(checkpoint, directory, batch + 1)
     return tuple(sorted(files))
+
+
+def state_is_written(checkpoint: Path, batch: int) -> bool:
+    """Whether the state after the batch is there in every partition; also if the query keeps none."""
+    state = checkpoint / "state"
+    operators = [entry for entry in state.iterdir() if entry.name.isdigit()] if state.is_dir() else []
+    if not operators:
+        return True
+    partitions = read_offsets(checkpoint, batch).partitions or 1
+    return all(_has_version(operator / str(n), batch + 1) for operator in operators for n in range(partitions))
+
+
+def _has_version(directory: Path, version: int) -> bool:
+    """Of a partition with one store or, as a join has them, with several."""
+    try:
+        entries = list(os.scandir(directory))
+    except FileNotFoundError:
+        return False
+    stores = [e.path for e in entries if e.is_dir() and e.name not in ("SSTs", "_metadata")]
+    if stores:
+        return all(_has_version(Path(store), version) for store in stores)
+    return any((match := _VERSIONED.fullmatch(e.name)) is not None and int(match[1]) == version for e in entries)
 
 
 def _is_left(directory: Path, partitions: int | None) -> bool:

@@ -78,6 +78,9 @@ def reason(error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     text = without_spark_words(str(error)).partition(_PLAN)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    inside = getattr(error, "_cause", None)  # pyspark's errors have it
+    if len(lines) == 1 and lines[0].endswith("awaitResult:") and isinstance(inside, BaseException):
+        return _reason(inside)
     ours = [n for n in lines if _OURS.match(n)]
     if ours:
         return _OURS.sub("", ours[-1])

@@ -429,6 +429,9 @@ class StageRunner:
             # Sinks that have the batch will skip it, but the query's state must advance all the same.
             batch.write.format("noop").mode("overwrite").save()
         self._write_sinks(sinks, batch, batch_id)
+        if self.output is None and not spark_checkpoint.state_is_written(self.agent.checkpoint, batch_id):
+            # A function that did not read the whole batch (`show()`, `limit()`, an early return): Spark would fail.
+            batch.write.format("noop").mode("overwrite").save()
         crash_points.point("batch.in-sink", self.spec.uid)
 
     def _write_sinks(self, sinks: tuple[Sink, ...], batch: DataFrame, batch_id: int) -> None:
