@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,20 @@ def test_a_row_that_is_not_true_is_caught(row: str, wrong: str) -> None:
     assert wrong in wrong_in(cells)
 
 
-@pytest.mark.parametrize(
-    ("trigger", "reads"),
-    [
-        ({"once": True}, None),
-        ({"continuous": "1 second"}, None),
-        ({"realTime": "5 minutes"}, None),
-        ({"availableNow": True}, "source"),
-    ],
-)
-def test_triggers_that_are_not_supported_are_refused(trigger: dict[str, Any], reads: str | None) -> None:
+@pytest.mark.parametrize("trigger", [{"once": True}, {"continuous": "1 second"}, {"realTime": "5 minutes"}])
+def test_triggers_that_are_not_supported_are_refused(trigger: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match="trigger"):
-        strobe.Pipeline("p").stage("stage", reads=reads, trigger=trigger)
+        strobe.Pipeline("p").stage("stage", trigger=trigger)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_stage_cannot_end_behind_one_that_never_does(bounded: bool) -> None:
+    pipeline = strobe.Pipeline("p")
+    now: dict[str, Any] = {"availableNow": True}
+    pipeline.stage("ends", trigger=now)(lambda spark: spark)
+    pipeline.stage("source", trigger=now if bounded else None)(lambda spark: spark)
+    pipeline.stage("between", reads="source")(lambda source: source)
+    pipeline.stage("last", reads=["ends", "between"], trigger=now, to=strobe.MemorySink())(lambda **both: both["ends"])
+    refused = "'last' has the trigger availableNow, but it reads 'between', which never ends"
+    with nullcontext() if bounded else pytest.raises(Misuse, match=refused):
+        pipeline.check()

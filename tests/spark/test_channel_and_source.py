@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +15,7 @@ from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
-from tests.spark.jobs import check_checkpoints, eventually, stage
+from tests.spark.jobs import PATIENCE, check_checkpoints, eventually, stage
 from tests.spark.ledger_data import delta_rows
 
 DDL = "who STRING, amount BIGINT"
@@ -42,7 +43,7 @@ def test_the_session_is_asked_for_by_name() -> None:
         pipeline.stage(uid="wrong", reads="orders")(lambda orders, session: orders)
 
 
-def mixed(root: Path) -> strobe.Pipeline:
+def mixed(root: Path, trigger: dict[str, Any] | None = None) -> strobe.Pipeline:
     """orders (files) → totals, which takes refunds from files of its own, and prices from a table."""
     config = strobe.CheckpointConfig(interval=None, retained=10, tolerable_failures=100)
     pipeline = strobe.Pipeline("mixed", checkpoint=config)
@@ -50,11 +51,11 @@ def mixed(root: Path) -> strobe.Pipeline:
     def files(spark: SparkSession, name: str) -> DataFrame:
         return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).json(str(root / name))
 
-    @pipeline.stage(uid="orders")
+    @pipeline.stage(uid="orders", trigger=trigger)
     def orders(spark: SparkSession) -> DataFrame:
         return files(spark, "orders")
 
-    @pipeline.stage(uid="totals", reads="orders", output_mode="update")
+    @pipeline.stage(uid="totals", reads="orders", output_mode="update", trigger=trigger)
     def totals(orders: DataFrame, spark: SparkSession) -> DataFrame:
         refunds = files(spark, "refunds").select("who", (-F.col("amount")).alias("amount"))
         factors = spark.createDataFrame([("a", 1), ("b", 10)], "who STRING, factor BIGINT")
@@ -83,10 +84,10 @@ class World:
         hidden.rename(self.root / kind / f"{self.written}.json")
         self.expected[who] += amount * (1 if who == "a" else 10) * (1 if kind == "orders" else -1)
 
-    def start(self, **options: object) -> strobe.Job:
+    def start(self, *, trigger: dict[str, Any] | None = None, **options: object) -> strobe.Job:
         restore = RestoreOptions(**options)  # type: ignore[arg-type]
         home = str(self.root / "home")
-        return start_job(mixed(self.root), home=home, base=self.root, spark=self.spark, restore=restore)
+        return start_job(mixed(self.root, trigger), home=home, base=self.root, spark=self.spark, restore=restore)
 
     def totals(self) -> dict[str, int]:
         if not (self.root / "totals/_delta_log").is_dir():
@@ -131,3 +132,21 @@ def test_a_channel_and_a_source_are_resumed_restored_and_drained_together(spark:
     job.stop_with_savepoint(tmp_path / "savepoint", drain=True)
     assert job.state is strobe.JobState.STOPPED
     assert world.totals() == world.expected
+
+
+@pytest.mark.spark
+def test_a_job_ends_when_a_source_beside_a_channel_has_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path, spark)
+    world.put("orders", "a", 100)
+    for amount in range(1, 4):  # one file a batch: it has more to do than the stage that it reads
+        world.put("refunds", "b", amount)
+    for round in ("the first run", "another one"):
+        job = world.start(trigger={"availableNow": True})
+        try:
+            assert job.wait(PATIENCE), round
+        finally:
+            job.stop()
+        assert job.state is strobe.JobState.FINISHED
+        assert world.totals() == world.expected, round
+        world.put("refunds", "a", 5)
+        world.put("orders", "b", 2)

@@ -18,6 +18,7 @@ from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
+from strobe.hosts.spark.pipeline.triggers import check_trigger, never_ends
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, check_uid
@@ -36,7 +37,6 @@ F = TypeVar("F", bound=StageFunction)
 G = TypeVar("G", bound=Callable[[Any], Any])
 
 OUTPUT_MODES = ("append", "update", "complete")
-TRIGGERS = ("processingTime", "availableNow")
 STARTS = ("snapshot", "earliest")
 SESSION = "spark"  # the parameter by which a stage that reads channels asks for the session, too
 
@@ -72,6 +72,11 @@ class StageSpec:
     start: str = "snapshot"
     replaces: NodeId | None = None
     renamed: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> bool:
+        """Whether its own sources end: with what they have when nothing else is left to do."""
+        return "availableNow" in self.trigger
 
     @property
     def wants_session(self) -> bool:
@@ -135,6 +140,7 @@ class Pipeline:
 
         `max_rows_per_batch` and `max_bytes_per_batch` limit a micro-batch, in whole commits of the producer.
         `trigger` is what Spark's writeStream.trigger takes: {"processingTime": "1 second"}, {"availableNow": True}.
+        With the latter a stage that reads others ends behind them, once its own sources have no more.
         `start` matters when the stage is added to a job that has run: on channels that exist it begins at the
         "snapshot" (or where the job was left), or at the "earliest" row that is kept.
         `replaces` names a stage that this one takes the place of: it goes on where that one was, without its state.
@@ -164,7 +170,7 @@ class Pipeline:
         if len({argument_name(n) for n in names}) < len(names):
             raise Misuse(f"{where} reads stages whose parameters would have the same name: {', '.join(names)}.")
         sinks = _sinks(to, where)
-        _check_trigger(trigger or {}, bool(names), where)
+        check_trigger(trigger or {}, where)
         settings = _settings(conf, where)
 
         def declare(function: F) -> F:
@@ -291,6 +297,17 @@ class Pipeline:
         self._check_sinks((base or Path()).absolute())
         self._check_replaced()
         self.order()
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        """A stage ends behind those that it reads, so it cannot be told to if one of them goes on for ever."""
+        ends: dict[NodeId, bool] = {}
+        for uid in self.order():
+            stage = self._stages[uid]
+            endless = [read for read in stage.reads if not ends[read]]
+            if endless and stage.ends:
+                raise never_ends(uid, endless[0])
+            ends[uid] = not endless and (stage.ends or bool(stage.inputs))
 
     def _check_replaced(self) -> None:
         taken: dict[NodeId, NodeId] = {}
@@ -404,19 +421,6 @@ def _renamed(renamed: Any, where: str) -> dict[str, str | None]:
             next='Give the new name of each column by its old one, {"old": "new"}, or None if it is gone.',
         )
     return dict(given)
-
-
-def _check_trigger(trigger: Mapping[str, Any], reads: bool, where: str) -> None:
-    if not isinstance(trigger, Mapping) or len(trigger) > 1 or any(key not in TRIGGERS for key in trigger):
-        raise Misuse(
-            f"{where}: trigger={trigger!r} is not legal.",
-            next='Use {"processingTime": "1 second"} or, for a source that ends, {"availableNow": True}.',
-        )
-    if reads and "availableNow" in trigger:
-        raise Misuse(
-            f"{where} reads other stages, so it cannot have the trigger availableNow: it would end before they do.",
-            next="Give it to the source stages only; the job ends when all of them have, and everything is processed.",
-        )
 
 
 def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:

@@ -354,7 +354,7 @@ class StageRunner:
                 for key, value in settings.items():
                     spark.conf.set(key, value)
                 writer = self._result.writeStream.queryName(spec.uid).outputMode(spec.output_mode)
-                if spec.trigger:
+                if spec.trigger and not (spec.ends and spec.inputs):  # Spark would end it before those that it reads
                     writer = writer.trigger(**spec.trigger)
                 return writer.option("checkpointLocation", str(self.agent.checkpoint)).foreachBatch(self._batch).start()
             except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
