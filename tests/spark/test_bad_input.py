@@ -90,7 +90,6 @@ def takes_none_and_reads_one() -> None:
         (lambda: stage(to=None), "to=None is not a sink"),
         (lambda: stage(to=[strobe.ConsoleSink(), 7]), "to=7 is not a sink"),
         (lambda: stage(trigger={"every": "1 second"}), "trigger={'every': '1 second'} is not legal"),
-        (lambda: stage(reads="b", trigger={"availableNow": True}), "reads other stages, so it cannot have the trigger"),
         (lambda: stage(max_rows_per_batch=0), "max_rows_per_batch=0 is not legal"),
         (lambda: stage(partitions=1.5), "partitions=1.5 is not legal"),
         (lambda: stage(conf={"spark.x": None}), "conf has 'spark.x': None, which is not a Spark setting"),
