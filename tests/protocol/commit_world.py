@@ -3,6 +3,9 @@
 Each sink writes one row per prepare; rows are numbered, so that a lost row is a gap and a repeated one a duplicate. A
 crash throws away the machine and whatever the host had not made durable, and starts the next incarnation at once:
 being down longer is the same as getting no messages.
+
+With `findings`, decisions wait for a verdict: what the invariants of each snapshot say is settled from the beginning,
+and verdicts may come in any order. A person may release what is logged, durably.
 """
 
 from __future__ import annotations
@@ -26,11 +29,15 @@ from strobe.protocol.two_phase_commit.messages import (
     Decision,
     DecisionFailed,
     DecisionLogged,
+    Finding,
     Handle,
+    Judge,
+    Judged,
     LogDecision,
     Opened,
     PrepareWrites,
     RecoverFrom,
+    Released,
     ToCoordinator,
     ToParticipant,
     WritesFailed,
@@ -81,11 +88,17 @@ class World(NamedTuple):
     crashes: int = 1  # of one process
     blackouts: int = 0  # of all at once
     failures: int = 0  # that leave the process alive
+    findings: tuple[Finding, ...] = ()  # of snapshot 1, 2, …; none: nothing is judged
+    judging: tuple[SnapshotId, ...] = ()  # asked for, not answered yet
+    releases: int = 0  # that a person may still say
+    released: SnapshotId = SnapshotId(0)  # durable
+    telling: tuple[SnapshotId, ...] = ()  # released, but the coordinator does not know yet
 
     def key(self) -> Hashable:
         return (
             self.coordinator.key(), tuple(s.key for s in self.sinks), frozenset(self.net), len(self.net), self.log,
             self.logging, self.logged, self.begun, self.begins, self.crashes, self.blackouts, self.failures,
+            self.judging, self.releases, self.released, self.telling,
         )  # fmt: skip
 
     # ── moves ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,6 +115,12 @@ class World(NamedTuple):
         if self.logged:
             heard = self._replace(logged=self.logged[1:])
             yield f"c hears that {self.logged[0]} is logged", heard, None, DecisionLogged(self.logged[0])
+        for snapshot in self.judging:
+            heard = self._replace(judging=tuple(s for s in self.judging if s != snapshot))
+            yield f"c hears the verdict on {snapshot}", heard, None, Judged(snapshot, self.findings[snapshot - 1])
+        if self.telling:
+            heard = self._replace(telling=self.telling[1:])
+            yield f"c hears that {self.telling[0]} is released", heard, None, Released(self.telling[0])
         for sink in self.sinks:
             if sink.answers:
                 heard = self._with(replace(sink, answers=sink.answers[1:]))
@@ -124,6 +143,10 @@ class World(NamedTuple):
                 yield f"{sink.name} makes {sink.asked[0]} durable", partial(self._write, sink)
         if self.begins:
             yield "begin", self._begin
+        if self.releases:
+            for snapshot in (d.snapshot for d in self.log if d.snapshot > self.released):
+                if snapshot not in self.logged:  # who releases has seen it
+                    yield f"release {snapshot}", partial(self._release, snapshot)
         if self.crashes:
             yield "c crashes", self._crash_coordinator
             for sink in self.sinks:
@@ -171,6 +194,8 @@ class World(NamedTuple):
                 world = world._replace(net=(*world.net, (effect.participant, effect.message)))
             elif isinstance(effect, LogDecision):
                 world = world._replace(logging=(*world.logging, effect.decision))
+            elif isinstance(effect, Judge):
+                world = world._replace(judging=(*world.judging, effect.snapshot))
         return world if crash_after is None else world._crash_coordinator()
 
     def _log(self) -> World:
@@ -180,11 +205,20 @@ class World(NamedTuple):
 
     def _crash_coordinator(self) -> World:
         kind = type(self.coordinator)
-        machine = kind((P, Q), Incarnation(self.coordinator.incarnation + 1), decisions=self.log)
+        life = Incarnation(self.coordinator.incarnation + 1)
+        if self.findings:
+            machine = kind((P, Q), life, decisions=self.log, judges=True, released=self.released)
+        else:
+            machine = kind((P, Q), life, decisions=self.log)
         newest = max((d.snapshot for d in self.log), default=SnapshotId(0))
         # Numbers that no manifest shows are given out again: only the sessions tell the two apart.
-        world = self._replace(coordinator=machine, logging=(), logged=(), begun=newest, crashes=self.crashes - 1)
+        world = self._replace(
+            coordinator=machine, logging=(), logged=(), judging=(), telling=(), begun=newest, crashes=self.crashes - 1
+        )
         return world.step(None, Opened())
+
+    def _release(self, snapshot: SnapshotId) -> World:
+        return self._replace(releases=self.releases - 1, released=snapshot, telling=(*self.telling, snapshot))
 
     # ── the sinks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,6 +278,8 @@ class World(NamedTuple):
         status = dict(sink.status)
         if not self._is_named(sink, handle):
             raise Violation(f"{handle} was committed, but no logged decision names it")
+        if self.findings and not any(self._may_go(d) for d in self.log if handle in d.of(sink.name)):
+            raise Violation(f"{handle} was committed, but is held")
         if status[handle] == "aborted":
             raise Violation(f"{handle} was committed after it had been aborted")
         if status[handle] == "committed":
@@ -265,6 +301,26 @@ class World(NamedTuple):
 
     def _is_named(self, sink: Sink, handle: Handle) -> bool:
         return any(handle in d.of(sink.name) for d in self.log)
+
+    def _may_go(self, decision: Decision) -> bool:
+        """Its invariants hold, or it was released; and so it is with each earlier one that was logged before it."""
+        if decision.snapshot <= self.released:
+            return True
+        before = [d for d in self.log[: self.log.index(decision)] if d.snapshot < decision.snapshot]
+        held = (d for d in before if self._finding(d) is Finding.VIOLATED and d.snapshot > self.released)
+        return self._finding(decision) is Finding.HOLDS and not any(d.all_handles & decision.all_handles for d in held)
+
+    def _finding(self, decision: Decision) -> Finding:
+        return self.findings[decision.snapshot - 1]
+
+    def _held(self) -> SnapshotId | None:
+        """The oldest decision that waits for a person, or for a later snapshot that can be asked."""
+        newest = max((d.snapshot for d in self.log if self._finding(d) is Finding.HOLDS), default=SnapshotId(0))
+        for decision in sorted(self.log, key=lambda d: d.snapshot):
+            postponed = self._finding(decision) is Finding.POSTPONED and decision.snapshot > newest
+            if decision.snapshot > self.released and (self._finding(decision) is Finding.VIOLATED or postponed):
+                return decision.snapshot
+        return None
 
     def _crash_sink(self, name: NodeId, *, keeps: bool) -> World:
         sink = self.sink(name)
@@ -290,12 +346,17 @@ class World(NamedTuple):
     def check_rest(self) -> None:
         if self.net or self.logging or self.logged or any(s.asked or s.answers for s in self.sinks):
             return
+        if self.judging or self.telling:
+            return
+        held = self._held() if self.findings else None
         for decision in self.log:
+            if held is not None and decision.snapshot >= held:
+                continue
             for sink in self.sinks:
                 for handle in decision.of(sink.name):
                     if dict(sink.status).get(handle) != "committed":
                         raise Violation(f"{handle} is named by decision {decision.snapshot} and was never committed")
-        unsettled = [s for s, *_ in self.coordinator.key()[3]]  # type: ignore[index]
+        unsettled = [s for s, *_ in self.coordinator.key()[3] if held is None or s < held]  # type: ignore[index]
         if unsettled:
             raise Violation(f"the coordinator never forgot snapshots {unsettled}")
         for sink in self.sinks:
@@ -317,17 +378,21 @@ def world(
     blackouts: int = 0,
     failures: int = 0,
     cold: bool = False,
+    findings: tuple[Finding, ...] = (),
+    releases: int = 0,
     coordinator: type[TwoPhaseCoordinator] = TwoPhaseCoordinator,
     participant: type[TwoPhaseParticipant] = TwoPhaseParticipant,
 ) -> World:
     start = World(
-        coordinator((P, Q), Incarnation(1)),
+        coordinator((P, Q), Incarnation(1), judges=True) if findings else coordinator((P, Q), Incarnation(1)),
         tuple(Sink(name, participant(name, Incarnation(1))) for name in (P, Q)),
         [],
         begins=begins,
         crashes=crashes,
         blackouts=blackouts,
         failures=failures,
+        findings=findings,
+        releases=releases,
     )
     opened = start.step(None, Opened())
     for name in (P, Q):

@@ -21,7 +21,13 @@ from strobe.protocol.lai_yang import LaiYang
 from strobe.protocol.restore import RestoreCoordinator, RestoreParticipant
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
 from tests.predicates.test_detector_mutants import RULES
-from tests.protocol import test_coordinator, test_dijkstra_scholten, test_restore, test_two_phase_commit
+from tests.protocol import (
+    test_coordinator,
+    test_dijkstra_scholten,
+    test_held_commits,
+    test_restore,
+    test_two_phase_commit,
+)
 
 __all__ = ["OTHERS", "defined", "page"]
 
@@ -101,6 +107,20 @@ OTHERS = (
             "AcknowledgesBeforeItCommits": "A participant acknowledges after it has committed.",
             "VotesForTheNewestOnly": "A vote names all that is prepared, an abandoned snapshot's writes included.",
             "RefusesToCommitTwice": "Commit is idempotent.",
+        },
+    ),
+    Other(
+        "Two-phase commit that waits for a verdict", test_held_commits, (TwoPhaseCoordinator,),
+        ("test_the_check_catches_a_coordinator_that",),
+        {
+            "CommitsBeforeTheVerdict": "What waits for a verdict is not committed before it.",
+            "ForgetsAReleaseAtARestart": "What a person has released stays released.",
+            "ForgetsAtARestartThatItWaits": "The log says of a decision that it waits for a verdict.",
+            "HearsTheVerdictOnAnotherSnapshot": "A verdict counts for the snapshot that was asked.",
+            "PassesOverAHeldOne": "What is held holds back everything later.",
+            "TakesAPostponedOneForOneThatHolds": "What cannot be asked waits for the next that can.",
+            "AbortsWhatIsHeld": "What is held is kept: the snapshot that a sink goes back to contains it.",
+            "AsksOnce": "After a restart the verdict is asked for again.",
         },
     ),
     Other(

@@ -62,6 +62,8 @@ COMMIT_INPUTS = st.one_of(
     st.builds(committing.Abandon, snapshot, reason),
     st.builds(committing.DecisionLogged, snapshot),
     st.builds(committing.DecisionFailed, snapshot, reason),
+    st.builds(committing.Judged, snapshot, st.sampled_from(committing.Finding)),
+    st.builds(committing.Released, snapshot),
     st.builds(committing.Hello, node, small),
     st.builds(committing.InDoubt, node, session, handles, st.booleans()),
     st.builds(committing.Resolved, node, session),
@@ -150,6 +152,7 @@ SUBJECTS = {
         COORDINATOR_INPUTS,
     ),
     "commit coordinator": Subject(lambda: TwoPhaseCoordinator((P, Q), ONE), COMMIT_INPUTS),
+    "commit coordinator that waits": Subject(lambda: TwoPhaseCoordinator((P, Q), ONE, judges=True), COMMIT_INPUTS),
     "commit participant": Subject(lambda: TwoPhaseParticipant(P, ONE), COMMIT_INPUTS),
     "restore coordinator": Subject(
         lambda: RestoreCoordinator((P, Q), incarnation=ONE, timeline=Timeline(1), timeout=10), RESTORE_INPUTS

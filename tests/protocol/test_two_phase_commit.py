@@ -110,7 +110,7 @@ class RestoresTheSnapshotBefore(TwoPhaseCoordinator):
 class CommitsWhateverIsPrepared(TwoPhaseCoordinator):
     """Presumes commit."""
 
-    def _is_named(self, name: NodeId, handle: Handle) -> bool:
+    def _may_commit(self, name: NodeId, handle: Handle) -> bool:
         return True
 
 

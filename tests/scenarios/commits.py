@@ -28,6 +28,8 @@ class CommitWorld:
     ) -> None:
         self.makers = (coordinator, participant)
         self.names = tuple(NodeId(n) for n in setup.words("nodes"))
+        self.judges = "judged" in setup.words("settings")
+        self.released = SnapshotId(0)  # durable
         self.machines: dict[NodeId, Any] = {}  # those that run
         self.lives = dict.fromkeys((C, *self.names), 0)
         self.post = Post()
@@ -64,8 +66,15 @@ class CommitWorld:
             case "unlogged", (snapshot, *_):
                 del self.logging[_id(snapshot)]
                 return self._step(C, cm.DecisionFailed(_id(snapshot), reason), crash)
+            case "verdict", (snapshot, finding):
+                return self._step(C, cm.Judged(_id(snapshot), cm.Finding(finding)), crash)
+            case "release", (snapshot,):
+                self.released = _id(snapshot)
+                return ["note  everything up to " + snapshot, *self._step(C, cm.Released(self.released), crash)]
             case "prepared", (name,):
                 return self._prepared(NodeId(name), crash)
+            case "prepared", (name, "nothing"):
+                return self._step(NodeId(name), cm.WritesPrepared(self.asked[NodeId(name)].pop(0), None), crash)
             case "unprepared", (name, *_):
                 return self._step(NodeId(name), cm.WritesFailed(self.asked[NodeId(name)].pop(0), reason), crash)
             case "show", ():
@@ -90,7 +99,8 @@ class CommitWorld:
         life = Incarnation(self.lives[name])
         make_coordinator, make_participant = self.makers
         if name == C:
-            self.machines[C] = make_coordinator(self.names, life, decisions=self.log.values())
+            more = {"judges": True, "released": self.released} if self.judges else {}
+            self.machines[C] = make_coordinator(self.names, life, decisions=self.log.values(), **more)
         else:
             self.machines[name] = make_participant(name, life, prepared=self.noted[name], keeps=keeps)
         return [f"{name}  incarnation {life}", *self._step(name, cm.Opened(), crash)]
@@ -151,6 +161,8 @@ class CommitWorld:
                 return f"delete {handle}"
             case cm.RecoverFrom(snapshot):
                 return f"load snapshot {snapshot}" if snapshot else "load the beginning"
+            case cm.Judge(snapshot):
+                return f"ask the invariants of {snapshot}"
             case cm.Settled(snapshot):
                 return f"{snapshot} is settled"
             case cm.Abandoned(snapshot, reason):
@@ -183,7 +195,8 @@ def _id(word: str) -> SnapshotId:
 
 
 def _decision(decision: cm.Decision) -> str:
-    return f"decision {decision.snapshot}: " + ", ".join(f"{n} {_handles(h)}" for n, h in decision.handles)
+    handles = ", ".join(f"{n} {_handles(h)}" for n, h in decision.handles)
+    return f"decision {decision.snapshot}: {handles}" + (", if it holds" if decision.judged else "")
 
 
 def _handles(handles: tuple[cm.Handle, ...]) -> str:

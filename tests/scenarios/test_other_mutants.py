@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol import test_dijkstra_scholten, test_restore, test_two_phase_commit
+from tests.protocol import test_dijkstra_scholten, test_held_commits, test_restore, test_two_phase_commit
 from tests.scenarios.commits import CommitWorld
 from tests.scenarios.harness import BadScenario, Setup, World, play
 from tests.scenarios.restores import RestoreWorld
@@ -17,6 +17,7 @@ from tests.scenarios.test_scenarios import FILES
 
 MUTANTS: dict[str, tuple[str, Callable[[Setup], World]]] = {
     **{m.__name__: ("commit", partial(CommitWorld, coordinator=m)) for m, *_ in test_two_phase_commit.COORDINATORS},
+    **{m.__name__: ("commit", partial(CommitWorld, coordinator=m)) for m, *_ in test_held_commits.COORDINATORS},
     **{m.__name__: ("commit", partial(CommitWorld, participant=m)) for m, *_ in test_two_phase_commit.PARTICIPANTS},
     **{m.__name__: ("restore", partial(RestoreWorld, coordinator=m)) for m, *_ in test_restore.COORDINATORS},
     **{m.__name__: ("restore", partial(RestoreWorld, participant=m)) for m, *_ in test_restore.PARTICIPANTS},

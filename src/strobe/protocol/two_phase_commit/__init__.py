@@ -34,6 +34,22 @@ back with its writes intact (`keeps`), or never went away, has nothing aborted.
 | coordinator | decision durable, any commit missing | the log names them: committed |
 | coordinator | all acknowledged, not yet settled | nobody reports them: settled again |
 
+*A verdict.* A decision may wait for the invariants of its snapshot (`Decision.judged`, as it is logged). Then one
+decision more lies between the log and the commits: commit(n) goes out when n is logged *and* its invariants hold, or a
+person has released n, *and* the same is true of every earlier decision that waits. The order matters twice: later rows
+build on earlier ones, and a later decision names the earlier one's handles. What is held is kept: it is neither
+committed nor aborted, and every vote names it. A release lets go everything up to a snapshot; it is durable before the
+coordinator hears of it. A verdict need not be durable: whoever restarts asks again. A snapshot that cannot be asked,
+because a stage has not run yet, waits for the next one, whose verdict counts for both.
+
+| who crashes | when | outcome |
+|---|---|---|
+| coordinator | decision logged, verdict not in | the log says that it waits: asked again, nothing is visible |
+| coordinator | it holds, no commit out | asked again |
+| coordinator | it holds, one participant has committed | that one has forgotten a handle: all others commit |
+| coordinator | released, no commit out | the release is durable: committed |
+| participant | its handle is held | the snapshot that it goes back to contains it: kept |
+
 *Sessions.* A message belongs to the incarnation of the coordinator and that of the participant. An older session's
 message is dropped, by both sides: it was sent to somebody who is gone, and the new session has asked anew. A message
 of a newer one means that the receiver is the one who is gone: it stands down and does nothing more.

@@ -18,6 +18,7 @@ One sink: the decision is logged when it has prepared, and the order to commit g
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -36,14 +37,18 @@ from strobe.protocol.two_phase_commit.messages import (
     Decision,
     DecisionFailed,
     DecisionLogged,
+    Finding,
     Handle,
     Hello,
     InDoubt,
+    Judge,
+    Judged,
     LogDecision,
     Opened,
     Prepare,
     Prepared,
     Refused,
+    Released,
     Resolve,
     Resolved,
     Session,
@@ -57,6 +62,7 @@ __all__ = ["TwoPhaseCoordinator"]
 class _Phase(Enum):
     PREPARING = "preparing"
     LOGGING = "logging"
+    WAITING = "waiting"  # logged; for its verdict, or a release, or that of an earlier one
     COMMITTING = "committing"
 
 
@@ -64,26 +70,36 @@ class _Transaction(NamedTuple):
     phase: _Phase
     decision: Decision  # the votes so far
     waiting: frozenset[NodeId]  # whose vote, or acknowledgement, is still to come
+    finding: Finding | None = None
 
 
 class TwoPhaseCoordinator:
     """All state is in immutable values (dicts are replaced, never changed): a shallow copy is a full copy."""
 
     def __init__(
-        self, participants: Iterable[NodeId], incarnation: Incarnation, *, decisions: Iterable[Decision] = ()
+        self,
+        participants: Iterable[NodeId],
+        incarnation: Incarnation,
+        *,
+        decisions: Iterable[Decision] = (),
+        judges: bool = False,
+        released: int = 0,
     ) -> None:
-        """`decisions` are those of all complete snapshots; each that is not settled must be among them."""
+        """`decisions` are those of all complete snapshots; each that is not settled must be among them. `judges`: new
+        decisions wait for a verdict. `released` is the newest snapshot that a person has released."""
         self.participants = tuple(participants)
         self.incarnation = incarnation
         self._opened = False
         self._over = False
+        self._judges = judges
+        self._passed = SnapshotId(released)  # everything decided up to here may become visible
         self._open: dict[SnapshotId, _Transaction] = {}
         for decision in sorted(decisions, key=lambda d: d.snapshot):
             waiting = frozenset(name for name, _ in decision.handles)
             if not waiting <= set(self.participants):
                 gone = ", ".join(sorted(waiting - set(self.participants)))
                 raise HostFault(f"Snapshot {decision.snapshot} names handles of {gone}, which takes no part any more.")
-            self._open[decision.snapshot] = _Transaction(_Phase.COMMITTING, decision, waiting)
+            self._open[decision.snapshot] = self._decided_now(decision, waiting)
         self._decided = max(self._open, default=SnapshotId(0))  # the newest logged decision
         self._newest = self._decided  # the newest snapshot begun
         self._lives: dict[NodeId, Incarnation] = {}  # the newest life of each participant that has reported
@@ -93,8 +109,26 @@ class TwoPhaseCoordinator:
     def key(self) -> object:
         return (
             self.incarnation, self._opened, self._over, tuple(sorted(self._open.items())), self._decided, self._newest,
+            self._judges, self._passed,
             *(tuple(sorted(d.items())) for d in (self._lives, self._reports)), tuple(sorted(self._resolving.items())),
         )  # fmt: skip
+
+    @property
+    def waiting(self) -> tuple[tuple[SnapshotId, Finding | None], ...]:
+        """Decided and not let go, oldest first, with what its invariants said; None: nothing yet."""
+        return tuple((s, t.finding) for s, t in self._waiting())
+
+    @property
+    def needed(self) -> frozenset[SnapshotId]:
+        """Decisions that must not be forgotten: of all that are not settled, those that name a handle first."""
+        seen: frozenset[tuple[NodeId, Handle]] = frozenset()
+        found = set()
+        for snapshot, transaction in sorted(self._open.items()):
+            if transaction.phase in (_Phase.WAITING, _Phase.COMMITTING):
+                if not transaction.decision.all_handles <= seen or snapshot == self._decided:
+                    found.add(snapshot)
+                seen |= transaction.decision.all_handles
+        return frozenset(found)
 
     def step(self, input: CommitCoordinatorInput) -> tuple[CommitCoordinatorEffect, ...]:
         if self._over:
@@ -103,7 +137,8 @@ class TwoPhaseCoordinator:
             if self._opened:
                 raise HostFault("The commit coordinator was opened twice.")
             self._opened = True
-            return tuple(ToParticipant(name, Ask(self.incarnation)) for name in self.participants)
+            asks = tuple(ToParticipant(name, Ask(self.incarnation)) for name in self.participants)
+            return asks + tuple(Judge(s) for s, t in self._waiting() if t.finding is None)
         if not self._opened:
             raise HostFault(f"{type(input).__name__} came before the commit coordinator was opened.")
         if isinstance(input, Begin):
@@ -112,6 +147,10 @@ class TwoPhaseCoordinator:
             return self._abandon_asked(input.snapshot, input.reason)
         if isinstance(input, DecisionLogged | DecisionFailed):
             return self._log_answered(input)
+        if isinstance(input, Judged):
+            return self._judged(input.snapshot, input.finding)
+        if isinstance(input, Released):
+            return self._released(input.snapshot)
         if isinstance(input, Hello | InDoubt | Resolved | Prepared | Refused | Committed):
             return self._message(input)
         raise HostFault(f"The commit coordinator takes no {type(input).__name__}.")
@@ -144,15 +183,28 @@ class TwoPhaseCoordinator:
             raise HostFault(f"The log answered for snapshot {answer.snapshot}, whose decision it was not given.")
         if isinstance(answer, DecisionFailed):
             return self._abandon(answer.snapshot, f"the decision was not logged: {answer.reason}") + self._answer()
-        decision = transaction.decision
-        self._set(answer.snapshot, _Transaction(_Phase.COMMITTING, decision, frozenset(self.participants)))
+        logged = self._decided_now(transaction.decision, frozenset(self.participants))
+        self._set(answer.snapshot, logged)
         self._decided = max(self._decided, answer.snapshot)
-        commits = tuple(  # one that has reported since hears it in its answer
-            ToParticipant(p, Commit(self._session(p), answer.snapshot, decision.of(p)))
-            for p in self.participants
-            if p not in self._reports
-        )
-        return commits + self._settle(answer.snapshot) + self._answer()
+        if logged.phase is _Phase.WAITING:
+            judge = () if logged.finding is not None else (Judge(answer.snapshot),)
+            return judge + self._answer()
+        return self._commit(answer.snapshot) + self._answer()
+
+    def _judged(self, snapshot: SnapshotId, finding: Finding) -> tuple[CommitCoordinatorEffect, ...]:
+        transaction = self._open.get(snapshot)
+        if transaction is not None and transaction.phase is _Phase.WAITING and transaction.finding is None:
+            self._set(snapshot, transaction._replace(finding=finding))
+            return self._let_go()
+        if snapshot <= self._passed and (transaction is None or transaction.phase is _Phase.COMMITTING):
+            return ()  # released meanwhile
+        raise HostFault(f"A verdict came for snapshot {snapshot}, which was not to be judged.")
+
+    def _released(self, snapshot: SnapshotId) -> tuple[CommitCoordinatorEffect, ...]:
+        if snapshot > self._decided:
+            raise HostFault(f"Snapshot {snapshot} was to be released, but it is not complete.")
+        self._passed = max(self._passed, snapshot)
+        return self._let_go()
 
     # ── the participants ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +255,7 @@ class TwoPhaseCoordinator:
         self._lives = {**self._lives, name: report.session.participant}
         self._reports = {**self._reports, name: report}
         self._resolving = {p: s for p, s in self._resolving.items() if p != name}
-        effects: tuple[CommitCoordinatorEffect, ...] = ()
+        effects = self._let_go_before(report)
         for snapshot, transaction in self._open.items():
             if transaction.phase is _Phase.PREPARING and not self._vote_stands(transaction, report):
                 effects += self._abandon(snapshot, f"{name} came back without its vote")
@@ -223,8 +275,60 @@ class TwoPhaseCoordinator:
         transaction = self._open[snapshot]
         if transaction.waiting:
             return ()
-        self._set(snapshot, transaction._replace(phase=_Phase.LOGGING))
-        return (LogDecision(transaction.decision),)
+        decision = replace(transaction.decision, judged=self._judges and bool(transaction.decision.all_handles))
+        self._set(snapshot, transaction._replace(phase=_Phase.LOGGING, decision=decision))
+        return (LogDecision(decision),)
+
+    def _decided_now(self, decision: Decision, waiting: frozenset[NodeId]) -> _Transaction:
+        """A logged decision goes out at once only if it needs no verdict, and if none waits before it."""
+        earlier = [t for s, t in self._waiting() if s < decision.snapshot]
+        if decision.snapshot <= self._passed or not (decision.judged or earlier):
+            return _Transaction(_Phase.COMMITTING, decision, waiting)
+        named = frozenset(handle for t in earlier for handle in t.decision.all_handles)
+        shares = any(t.finding is Finding.VIOLATED for t in earlier) and decision.all_handles <= named
+        # One that names nothing new behind one that is held has nothing to be asked for: it goes when that one goes.
+        needs_none = shares or not decision.judged
+        return _Transaction(_Phase.WAITING, decision, waiting, Finding.HOLDS if needs_none else None)
+
+    def _let_go(self) -> tuple[CommitCoordinatorEffect, ...]:
+        """In order, up to the first that neither holds nor was released. One that could not be asked waits for the
+        next."""
+        postponed: list[SnapshotId] = []
+        effects: tuple[CommitCoordinatorEffect, ...] = ()
+        for snapshot, transaction in self._waiting():
+            if snapshot > self._passed and transaction.finding is Finding.POSTPONED:
+                postponed.append(snapshot)
+                continue
+            if snapshot > self._passed and transaction.finding is not Finding.HOLDS:
+                break
+            self._passed = max(self._passed, snapshot)
+            for each in (*postponed, snapshot):
+                self._set(each, self._open[each]._replace(phase=_Phase.COMMITTING))
+                effects += self._commit(each)
+            postponed = []
+        return effects
+
+    def _let_go_before(self, report: InDoubt) -> tuple[CommitCoordinatorEffect, ...]:
+        """A participant forgets a named handle only when it was let go. So, in an earlier life, was the first snapshot
+        that names it, and everything before."""
+        seen: set[Handle] = set()
+        for snapshot, transaction in sorted(self._open.items()):
+            if transaction.phase in (_Phase.WAITING, _Phase.COMMITTING):
+                named = set(transaction.decision.of(report.participant)) - seen
+                seen |= named
+                if transaction.phase is _Phase.WAITING and named - set(report.handles):
+                    self._passed = max(self._passed, snapshot)
+        return self._let_go()
+
+    def _commit(self, snapshot: SnapshotId) -> tuple[CommitCoordinatorEffect, ...]:
+        """One that is not back yet, or has reported and not been answered, hears it in its answer."""
+        transaction = self._open[snapshot]
+        commits = tuple(
+            ToParticipant(p, Commit(self._session(p), snapshot, transaction.decision.of(p)))
+            for p in self.participants
+            if p in transaction.waiting and p in self._lives and p not in self._reports
+        )
+        return commits + self._settle(snapshot)
 
     def _answer(self) -> tuple[CommitCoordinatorEffect, ...]:
         """Resolve every report, but not while the log may still decide."""
@@ -232,8 +336,8 @@ class TwoPhaseCoordinator:
             return ()
         effects: tuple[CommitCoordinatorEffect, ...] = ()
         for name, report in self._reports.items():
-            commit = tuple(h for h in report.handles if self._is_named(name, h))
-            abort = () if report.keeps else tuple(h for h in report.handles if h not in commit)
+            commit = tuple(h for h in report.handles if self._may_commit(name, h))
+            abort = () if report.keeps else tuple(h for h in report.handles if not self._is_named(name, h))
             owed = frozenset(s for s, t in self._open.items() if t.phase is _Phase.COMMITTING and name in t.waiting)
             gone = frozenset(s for s in owed if not set(self._open[s].decision.of(name)) & set(commit))
             self._resolving = {**self._resolving, name: owed - gone}
@@ -247,7 +351,16 @@ class TwoPhaseCoordinator:
 
     def _is_named(self, name: NodeId, handle: Handle) -> bool:
         """Whether a logged decision names the handle. A settled one names none: its participants have forgotten."""
+        logged = (t for t in self._open.values() if t.phase in (_Phase.WAITING, _Phase.COMMITTING))
+        return any(handle in t.decision.of(name) for t in logged)
+
+    def _may_commit(self, name: NodeId, handle: Handle) -> bool:
+        """Whether a decision that was let go names the handle."""
         return any(t.phase is _Phase.COMMITTING and handle in t.decision.of(name) for t in self._open.values())
+
+    def _waiting(self) -> list[tuple[SnapshotId, _Transaction]]:
+        """Decided and not let go, oldest first."""
+        return [(s, t) for s, t in sorted(self._open.items()) if t.phase is _Phase.WAITING]
 
     def _vote_stands(self, transaction: _Transaction, report: InDoubt) -> bool:
         """A vote outlives its participant's crash only if everything that it named is still there, and stays."""

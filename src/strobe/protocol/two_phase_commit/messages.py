@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, NewType, TypeAlias
 
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
@@ -11,9 +12,9 @@ from strobe.protocol.restore.messages import StandDown
 __all__ = [
     "Abandon", "Abandoned", "AbortWrites", "Ask", "Begin", "Commit", "CommitCoordinatorEffect",
     "CommitCoordinatorInput", "CommitParticipantEffect", "CommitParticipantInput", "CommitWrites", "Committed",
-    "Decision", "DecisionFailed", "DecisionLogged", "Handle", "Hello", "InDoubt", "LogDecision", "Opened", "Prepare",
-    "PrepareWrites", "Prepared", "RecoverFrom", "Refused", "Resolve", "Resolved", "Session", "Settled", "ToCoordinator",
-    "ToParticipant", "WritesFailed", "WritesPrepared",
+    "Decision", "DecisionFailed", "DecisionLogged", "Finding", "Handle", "Hello", "InDoubt", "Judge", "Judged",
+    "LogDecision", "Opened", "Prepare", "PrepareWrites", "Prepared", "RecoverFrom", "Refused", "Released", "Resolve",
+    "Resolved", "Session", "Settled", "ToCoordinator", "ToParticipant", "WritesFailed", "WritesPrepared",
 ]  # fmt: skip
 
 Handle = NewType("Handle", str)
@@ -29,13 +30,27 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a manifest says about sinks: the handles that this snapshot makes visible, oldest first."""
+    """What a manifest says about sinks: the handles that this snapshot makes visible, oldest first. `judged`: only
+    when its invariants hold, or a person releases it."""
 
     snapshot: SnapshotId
     handles: tuple[tuple[NodeId, tuple[Handle, ...]], ...]
+    judged: bool = False
 
     def of(self, participant: NodeId) -> tuple[Handle, ...]:
         return next((handles for name, handles in self.handles if name == participant), ())
+
+    @property
+    def all_handles(self) -> frozenset[tuple[NodeId, Handle]]:
+        return frozenset((name, handle) for name, handles in self.handles for handle in handles)
+
+
+class Finding(Enum):
+    """What the invariants of a snapshot say."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"  # or could not be evaluated: whoever cannot say that it holds says this
+    POSTPONED = "postponed"  # it cannot be asked of this snapshot: the next one's finding counts for both
 
 
 # ── messages from the coordinator; what arrives is the input itself ─────────────────────────────────────────────────
@@ -165,6 +180,21 @@ class DecisionFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """The answer to `Judge`: what the invariants of exactly this snapshot say."""
+
+    snapshot: SnapshotId
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A person lets go everything up to this snapshot, whatever its invariants say. Noted durably before it is told."""
+
+    snapshot: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
 class WritesPrepared:
     """`handle` is None when nothing had been written."""
 
@@ -196,6 +226,13 @@ class LogDecision:
     """
 
     decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Ask the invariants of this snapshot; answer `Judged`. Nothing that it names becomes visible before."""
+
+    snapshot: SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +284,10 @@ class RecoverFrom:
 
 
 CommitCoordinatorInput: TypeAlias = (
-    Opened | Begin | Abandon | DecisionLogged | DecisionFailed | Hello | InDoubt | Resolved | Prepared | Refused
-    | Committed
+    Opened | Begin | Abandon | DecisionLogged | DecisionFailed | Judged | Released | Hello | InDoubt | Resolved
+    | Prepared | Refused | Committed
 )  # fmt: skip
-CommitCoordinatorEffect: TypeAlias = ToParticipant | LogDecision | Abandoned | Settled | StandDown
+CommitCoordinatorEffect: TypeAlias = ToParticipant | LogDecision | Judge | Abandoned | Settled | StandDown
 CommitParticipantInput: TypeAlias = Opened | WritesPrepared | WritesFailed | Ask | Resolve | Prepare | Commit
 CommitParticipantEffect: TypeAlias = (
     ToCoordinator | PrepareWrites | CommitWrites | AbortWrites | RecoverFrom | StandDown
