@@ -118,11 +118,11 @@ def test_what_is_no_snapshot_is_refused(strobe: Strobe, command: str, home: Path
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_newer_format_is_refused_as_such(strobe: Strobe, command: str, savepoint: Manifest, tmp_path: Path) -> None:
     path = tmp_path / "sav" / "manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":3'))
     before = tree(tmp_path)
     done = strobe(command, str(tmp_path / "sav"))
     assert done.code == 2
-    assert "has format 2; this Strobe reads formats up to 1" in done.err
+    assert "has format 3; this Strobe reads formats up to 2" in done.err
     assert tree(tmp_path) == before
 
 

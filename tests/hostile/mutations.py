@@ -67,7 +67,7 @@ def _aimed(dice: random.Random, snapshot: Path, canary: Path) -> str:
     value = _load(snapshot)
     text = hostile(dice, canary, text=True)
     nodes, channels = list(value["nodes"].values()), list(value["channels"].values())
-    target = dice.randrange(8)
+    target = dice.randrange(10)
     if target == 0:
         files = dice.choice([n["files"] for n in nodes if n["files"]])
         files[text] = files.pop(dice.choice(list(files)))
@@ -77,7 +77,7 @@ def _aimed(dice: random.Random, snapshot: Path, canary: Path) -> str:
     elif target == 2 and channels[0].get("commits"):
         channels[0]["commits"][0]["files"][0]["path"] = text
     elif target == 3 and value["sinks"]:
-        dice.choice(list(value["sinks"].values()))[0]["data"]["path"] = dice.choice([text, str(canary / "table")])
+        _position(dice, value)["path"] = dice.choice([text, str(canary / "table")])
     elif target == 4:
         channels[0]["location"] = text
     elif target == 5:
@@ -87,13 +87,32 @@ def _aimed(dice: random.Random, snapshot: Path, canary: Path) -> str:
             "fields": [{"name": "a", "type": udt, "nullable": True, "metadata": {}}],
         }
     elif target == 6:
-        data = dice.choice(list(value["sinks"].values()) or [[{"data": {}}]])[0]["data"]
+        data = _position(dice, value)
         data["version"] = dice.choice([-1, 10**6, 2**53, 2**64, "1", None])
         data["app"], data["through"] = text, dice.choice([-1, 5, 2**70, "x"])
+    elif target == 7:
+        value["format"] = 3 - value["format"]  # the fields of one format under the number of the other
+    elif target == 8:
+        parts = _parts(dice, value)
+        parts.append({"handle": dice.choice(["position", text]), "data": dice.choice([None, text, {"after": text}])})
+        dice.shuffle(parts)
     else:
         value[dice.choice(["mode", "writer", "host", "job"])] = text
     _save(dice, snapshot, value)
     return f"aimed {target} with {text!r:.60}"
+
+
+def _position(dice: random.Random, value: dict[str, Any]) -> dict[str, Any]:
+    """Where some sink stood, in either format."""
+    sink = dice.choice(list(value["sinks"].values()))
+    position: dict[str, Any] = sink[0]["data"] if value["format"] == 1 else sink["position"]
+    return position
+
+
+def _parts(dice: random.Random, value: dict[str, Any]) -> list[Any]:
+    sink = dice.choice(list(value["sinks"].values()))
+    parts: list[Any] = sink if value["format"] == 1 else sink["prepared"]
+    return parts
 
 
 def _raw(dice: random.Random, snapshot: Path, canary: Path) -> str:
@@ -112,7 +131,8 @@ def _raw(dice: random.Random, snapshot: Path, canary: Path) -> str:
     elif what == 3:
         data = bytearray(b"[" * 100_000)
     else:
-        data = bytearray(b'{"format":' + dice.choice([b"2", b"1e999", b"null", b"99999999999999999999999999"]) + b"}")
+        number = dice.choice([b"1", b"2", b"3", b"1e999", b"null", b"99999999999999999999999999"])
+        data = bytearray(b'{"format":' + number + b"}")
     path.write_bytes(bytes(data))
     return f"bytes of the manifest, way {what}"
 

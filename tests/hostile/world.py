@@ -32,7 +32,7 @@ from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timelin
 from strobe.store.base import Data
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared, SinkRecord
 from strobe.store.snapshots import SnapshotStore
 
 JOB = "ledger"
@@ -92,7 +92,11 @@ def build(root: Path) -> None:
     theirs = world_of(root) / "theirs"
     table = {"path": str(theirs / "table"), "version": 2, "letters": {"timeline": 1, "batch": 1}}
     files = {"path": str(theirs / "files"), "lineage": [[1, 1]]}
-    sinks = {"balances/0": (Prepared("position", table),), "postings/0": (Prepared("position", files),)}
+    part = {"snapshot": 4, "timeline": 1, "after": 0, "through": 1, "where": "files", "prepared": {"path": "x"}}
+    sinks = {
+        "balances/0": SinkRecord(table),
+        "postings/0": SinkRecord(files, (Prepared(f"{JOB}/postings/0/1/4", part),)),
+    }
     _savepoint(template / "savepoint", sinks)
     _checkpoint(template / "home", sinks)
     _live(template / "live")
@@ -169,7 +173,7 @@ def _manifest(kind: Kind, files: Any, channel: ChannelRecord, sinks: Any, snapsh
             BALANCES: NodeRecord(files=files, batch=1, inputs={CHANNEL: 2}, partitions=2, state_rows=2,
                                  extra=DESCRIPTIONS[BALANCES]),
         },
-        channels={CHANNEL: channel}, sinks=sinks, writer="strobe",
+        channels={CHANNEL: channel}, sinks=sinks, writer="strobe", format=1 if kind is Kind.CHECKPOINT else 2,
     )  # fmt: skip
 
 

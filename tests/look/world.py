@@ -16,7 +16,7 @@ from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timelin
 from strobe.store.base import Data
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared
+from strobe.store.manifest import ChannelRecord, InFlight, Kind, Manifest, NodeRecord, SinkRecord
 from strobe.store.snapshots import SnapshotStore
 
 JOB = "ledger"
@@ -110,8 +110,8 @@ class World:
                         CHANNEL: ChannelRecord(POSTINGS, self.layout.channel(POSTINGS), 4, flight)
                     },
                     sinks={
-                        "balances/0": (Prepared("position", {"path": str(sink), "lineage": [[1, 1]]}),),
-                        "postings/0": (Prepared("position", None),),
+                        "balances/0": SinkRecord({"path": str(sink), "lineage": [[1, 1]]}),
+                        "postings/0": SinkRecord(),
                     },
                 )
             )  # fmt: skip

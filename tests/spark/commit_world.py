@@ -27,7 +27,7 @@ from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
-from strobe.store.manifest import Kind, Manifest, NodeRecord, Prepared
+from strobe.store.manifest import Kind, Manifest, NodeRecord, SinkRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -189,7 +189,7 @@ class World:
         vote = got[0]
         if isinstance(vote, StrobeError):
             return vote
-        sinks = {"gold/0": (Prepared("position", None), *vote.prepared)}
+        sinks = {"gold/0": SinkRecord(None, vote.prepared)}
         return StagePart(NodeRecord(batch=self.batch), None, {}, sinks, (vote.message,))
 
     def begin(self) -> SnapshotId:

@@ -112,7 +112,7 @@ def test_a_vote_names_the_handles_that_the_manifest_has(world: World) -> None:
     snapshot = world.begin()
     part = world.vote(snapshot)
     assert isinstance(part, StagePart)
-    named = part.sinks["gold/0"][1]
+    (named,) = part.sinks["gold/0"].prepared
     assert named.handle == f"job/gold/0/1/{snapshot}"
     assert named.data == {
         "snapshot": 1, "timeline": 1, "after": -1, "through": 0, "where": "a table in memory",

@@ -89,7 +89,7 @@ def test_it_is_acknowledged_when_its_files_are_durable_and_every_sink_has_prepar
     assert walk(case) == []
     part = case.world.parts(1)["a"]
     assert [vote.participant for vote in part.votes] == ["gold", "silver"]
-    assert {name: [p.handle for p in each] for name, each in part.sinks.items()} == {
+    assert {name: [p.handle for p in each.prepared] for name, each in part.sinks.items()} == {
         "gold": ["gold/1"],
         "silver": ["silver/1"],
     }

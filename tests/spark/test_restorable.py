@@ -10,13 +10,13 @@ import pytest
 from strobe.hosts.spark.restore.restorable import why_not_restorable
 from strobe.model.graph import Graph
 from strobe.model.ids import NodeId
-from strobe.store.manifest import NodeRecord, Prepared
+from strobe.store.manifest import NodeRecord, SinkRecord
 from tests.store.snapshot_samples import manifest
 
 
 def why_not(home: Path, position: Any) -> str | None:
     graph = Graph((NodeId("out"),), ())
-    sinks = {"out/0": (Prepared("position", position),)}
+    sinks = {"out/0": SinkRecord(position)}
     nodes = {NodeId("out"): NodeRecord(batch=8)}
     return why_not_restorable(manifest(1, {}, graph=graph, nodes=nodes, channels={}, sinks=sinks), home)
 

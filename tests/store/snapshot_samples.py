@@ -10,7 +10,7 @@ from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared, SinkRecord
 from strobe.store.points import OnPoint, no_point
 from strobe.store.snapshots import SnapshotStore
 
@@ -41,7 +41,7 @@ def manifest(snapshot: int, files: Mapping[str, BlobRef], **changes: Any) -> Man
                 POSTINGS, location="channels/postings", barrier=12, in_flight={BALANCES: InFlight(10, 12, 900)}
             )
         },
-        "sinks": {"balances": (Prepared("txn-5", {"version": 3}),)},
+        "sinks": {"balances": SinkRecord({"path": "/out"}, (Prepared("txn-5", {"version": 3}),))},
         "writer": "strobe 0.1.0",
     }
     return Manifest(**(fields | changes))

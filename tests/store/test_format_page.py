@@ -28,6 +28,7 @@ def test_every_field_is_described_and_no_other() -> None:
         set(written),
         set(written["nodes"]["balances"]),
         set(written["channels"]["postings"]),
+        set(written["sinks"]["balances"]),
     ]
 
 

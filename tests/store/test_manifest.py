@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,18 @@ from strobe.model.errors import Damaged, HostFault, Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.codec import decode, encode, root_of
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared, Timing
+from strobe.store.manifest import (
+    FORMAT,
+    BlobRef,
+    ChannelRecord,
+    InFlight,
+    Kind,
+    Manifest,
+    NodeRecord,
+    Prepared,
+    SinkRecord,
+    Timing,
+)
 from tests.store.snapshot_samples import BALANCES, CHANNEL, POSTINGS, manifest
 
 REF = BlobRef("ab" * 32, 5)
@@ -98,7 +110,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         barrier=st.none() | positions, in_flight=st.dictionaries(node, in_flight, max_size=3),
         content=st.dictionaries(paths, refs, max_size=2), extra=extras,
     )  # fmt: skip
-    prepared = st.builds(Prepared, texts, values)
+    prepared = st.builds(Prepared, texts.filter(lambda handle: handle != "position"), values)
+    sink = st.builds(SinkRecord, values, st.lists(prepared, max_size=2).map(tuple))
     return Manifest(
         snapshot=SnapshotId(draw(st.integers(1, 10**9))),
         kind=draw(st.sampled_from(Kind)),
@@ -112,9 +125,10 @@ def manifests(draw: st.DrawFn) -> Manifest:
         graph=Graph(nodes, tuple(Channel(ChannelId(f"e{i}"), s, t, f) for i, (s, t, f) in enumerate(edges))),
         nodes={n: draw(record) for n in nodes},
         channels={c: draw(channel) for c in channels},
-        sinks=draw(st.dictionaries(names, st.lists(prepared, max_size=2).map(tuple), max_size=2)),
+        sinks=draw(st.dictionaries(names, sink, max_size=2)),
         writer=draw(names),
         extra=draw(extras),
+        format=draw(st.integers(1, FORMAT)),
     )
 
 
@@ -209,8 +223,8 @@ def test_fields_that_a_later_strobe_added_are_kept() -> None:
 
 
 def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:
-    with pytest.raises(Misuse, match="has format 2; this Strobe reads formats up to 1") as caught:
-        decode(b'{"format":2,"everything":"else is different"}')
+    with pytest.raises(Misuse, match="has format 3; this Strobe reads formats up to 2") as caught:
+        decode(b'{"format":3,"everything":"else is different"}')
     assert caught.value.exit_code == 2
 
 
@@ -218,6 +232,41 @@ def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:
 def test_a_format_that_never_was_is_damage(number: Any) -> None:
     with pytest.raises(Damaged, match="format"):
         decode(sealed({**body(encode(SAMPLE)), "format": number}))
+
+
+OLD = replace(SAMPLE, format=1)
+
+
+def test_a_manifest_of_format_1_is_read_and_keeps_its_format_and_its_root() -> None:
+    data = encode(OLD)
+    assert body(data)["sinks"] == {
+        "balances": [{"handle": "position", "data": {"path": "/out"}}, {"handle": "txn-5", "data": {"version": 3}}]
+    }
+    read = decode(data)
+    assert read.sinks == SAMPLE.sinks
+    assert root_of(read) == body(data)["root"] != root_of(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        [],
+        [{"handle": "txn-5", "data": None}],
+        [{"handle": "txn-5", "data": None}, {"handle": "position", "data": None}],
+        [{"handle": "position", "data": None}, {"handle": "position", "data": None}],
+    ],
+)
+def test_in_format_1_a_sink_has_one_position_and_it_comes_first(sink: list[Any]) -> None:
+    value = body(encode(OLD))
+    value["sinks"]["balances"] = sink
+    with pytest.raises(Damaged, match=r"sinks\.balances: in format 1 the first handle, and no other, is 'position'"):
+        decode(sealed(value))
+
+
+@pytest.mark.parametrize("made", [SAMPLE, OLD])
+def test_the_sinks_of_one_format_under_the_number_of_the_other_are_damage(made: Manifest) -> None:
+    with pytest.raises(Damaged, match=r"sinks\.balances"):
+        decode(sealed({**body(encode(made)), "format": 3 - made.format}))
 
 
 def test_an_extra_field_cannot_take_the_name_of_a_known_one() -> None:
@@ -301,8 +350,12 @@ def changed(path: str, to: Any) -> bytes:
         ("channels/postings/in_flight/balances/after", 13, "in_flight.balances.after: .* cannot begin after 13"),
         ("channels/postings/in_flight/balances/rows", -1, "in_flight.balances.rows: -1 is below 0"),
         ("channels/postings/in_flight/balances/to", 1, "in_flight.balances.to: there is no such field"),
-        ("sinks/balances", {}, "sinks.balances: {} is not a list"),
-        ("sinks/balances/0/handle", 5, r"sinks.balances\[0\].handle: 5 is not text"),
+        ("sinks/balances", [], r"sinks.balances: \[\] is not an object"),
+        ("sinks/balances", {}, "sinks.balances.position: the field is missing"),
+        ("sinks/balances/prepared", REMOVED, "sinks.balances.prepared: the field is missing"),
+        ("sinks/balances/prepared", {}, "sinks.balances.prepared: {} is not a list"),
+        ("sinks/balances/prepared/0/handle", 5, r"sinks.balances.prepared\[0\].handle: 5 is not text"),
+        ("sinks/balances/since", 5, "sinks.balances.since: there is no such field"),
     ],
 )  # fmt: skip
 def test_a_malformed_field_is_named(path: str, to: Any, named: str) -> None:
@@ -349,13 +402,13 @@ def test_not_a_number_is_no_duration() -> None:
 @pytest.mark.parametrize("offsets", [{"at": float("inf")}, {"at": object()}, {"at": "\ud800"}])
 def test_what_json_cannot_hold_is_refused_before_anything_is_written(offsets: Any) -> None:
     with pytest.raises(Misuse, match="does not fit into the manifest of snapshot 1"):
-        encode(manifest(1, {}, sinks={"s": (Prepared("h", offsets),)}))
+        encode(manifest(1, {}, sinks={"s": SinkRecord(None, (Prepared("h", offsets),))}))
 
 
 @pytest.mark.parametrize("data", [{1: "a number as key"}, ("a", "tuple")])
 def test_what_would_come_back_changed_is_refused_before_anything_is_written(data: Any) -> None:
     with pytest.raises(HostFault, match="would not be read back"):
-        encode(manifest(1, {}, sinks={"s": (Prepared("h", data),)}))
+        encode(manifest(1, {}, sinks={"s": SinkRecord(data)}))
 
 
 def test_a_manifest_of_an_older_strobe_has_no_timing_and_is_read() -> None:

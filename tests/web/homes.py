@@ -16,7 +16,7 @@ from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.codec import encode
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared, Timing
+from strobe.store.manifest import ChannelRecord, InFlight, Kind, Manifest, NodeRecord, SinkRecord, Timing
 
 Reads = Mapping[str, Sequence[str]]  # a stage and what it reads
 
@@ -69,7 +69,7 @@ def a_manifest(job: str, snapshot: int, reads: Reads = LEDGER, *, kind: Kind = K
             )
             for p in producers
         },
-        {f"{list(reads)[-1]}/delta": (Prepared("position", {"path": "/out/table", "version": snapshot}),)},
+        {f"{list(reads)[-1]}/delta": SinkRecord({"path": "/out/table", "version": snapshot})},
     )  # fmt: skip
 
 

@@ -79,10 +79,10 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
         )
     if manifest.channels:
         session.console.print(_channels(manifest))
-    for name, prepared in manifest.sinks.items():
-        for item in prepared:
-            what = "" if item.handle == "position" else f"prepared {item.handle}, "
-            session.say(f"sink {name}: {what}{_in_words(item.data)}")
+    for name, sink in manifest.sinks.items():
+        session.say(f"sink {name}: {_in_words(sink.position)}")
+        for item in sink.prepared:
+            session.say(f"sink {name}: prepared {item.handle}, {_in_words(item.data)}")
     return 0
 
 
@@ -285,7 +285,7 @@ def _as_json(found: Located, manifest: Manifest) -> dict[str, object]:
             }
             for name, channel in manifest.channels.items()
         },
-        "sinks": {name: [asdict(p) for p in prepared] for name, prepared in manifest.sinks.items()},
+        "sinks": {name: asdict(sink) for name, sink in manifest.sinks.items()},
         "bytes_new": manifest.bytes_new,
         "bytes_total": manifest.bytes_total,
         "rows_in_flight": manifest.rows_in_flight,

@@ -110,9 +110,9 @@ def _of_snapshot(manifest: Manifest, home: Path) -> list[_Line]:
     ledgers = read_ledgers(home, manifest.job) if manifest.job in jobs_in(home) else {}
     named = {handle: manifest.snapshot for handles in named_handles(manifest).values() for handle in handles}
     lines = []
-    for sink, prepared in manifest.sinks.items():
-        for item in prepared:
-            if item.handle == "position" or not isinstance(item.data, Mapping):
+    for sink, record in manifest.sinks.items():
+        for item in record.prepared:
+            if not isinstance(item.data, Mapping):
                 continue
             ledger = ledgers.get(sink)
             entry = ledger.find(item.handle) if ledger is not None else None

@@ -83,9 +83,9 @@ def _sources(manifest: Manifest) -> pa.Table:
 
 def _sinks(manifest: Manifest) -> pa.Table:
     rows = [
-        (name.partition("/")[0], name.partition("/")[2], each.handle, json.dumps(each.data))
-        for name, prepared in manifest.sinks.items()
-        for each in prepared
+        (name.partition("/")[0], name.partition("/")[2], handle, json.dumps(data))
+        for name, sink in manifest.sinks.items()
+        for handle, data in ((None, sink.position), *((each.handle, each.data) for each in sink.prepared))
     ]
     return _table({"stage": pa.string(), "sink": pa.string(), "handle": pa.string(), "position": pa.string()}, rows)
 

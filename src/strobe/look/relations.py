@@ -207,8 +207,8 @@ def _sinks(manifest: Manifest) -> Iterator[Relation]:
     counts: dict[str, int] = {}
     for name in manifest.sinks:
         counts[name.partition("/")[0]] = counts.get(name.partition("/")[0], 0) + 1
-    for name, prepared in manifest.sinks.items():
-        if not any(isinstance(each.data, dict) and "path" in each.data for each in prepared):
+    for name, sink in manifest.sinks.items():
+        if not isinstance(sink.position, dict) or "path" not in sink.position:
             continue  # a topic, a database, a function: nothing there can be read as it was
         stage, _, number = name.partition("/")
         shown = stage if counts[stage] == 1 else f"{stage}__{number}"
@@ -216,7 +216,7 @@ def _sinks(manifest: Manifest) -> Iterator[Relation]:
             "sink",
             shown,
             f"what sink {number} of stage {stage} showed at the cut",
-            lambda prepared=prepared, name=name: sink_rows(name, prepared),  # type: ignore[misc]
+            lambda position=sink.position, name=name: sink_rows(name, position),  # type: ignore[misc]
             stage=stage,
         )
 

@@ -18,9 +18,9 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from strobe.look.delta_log import read_files, table_at
+from strobe.model.cut import Json
 from strobe.model.errors import Failed
 from strobe.model.paths import check_absolute
-from strobe.store.manifest import Prepared
 from strobe.store.tree import Tree
 
 __all__ = ["sink_rows"]
@@ -28,8 +28,7 @@ __all__ = ["sink_rows"]
 _BATCH: Final = re.compile(r"batch=([0-9]{1,18})-([0-9]{1,18})")
 
 
-def sink_rows(name: str, prepared: tuple[Prepared, ...]) -> pa.Table:
-    position = next((p.data for p in prepared if p.handle == "position"), prepared[0].data if prepared else None)
+def sink_rows(name: str, position: Json) -> pa.Table:
     if isinstance(position, Mapping) and isinstance(position.get("path"), str):
         root = Path(check_absolute(position["path"], "path"))
         if position.get("version").__class__ is int:

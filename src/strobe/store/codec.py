@@ -10,14 +10,18 @@ The reader is strict: whoever wrote the file, it gives back a manifest, or `Dama
 field must be there (absent and null are not the same), names must not repeat, and the root must fit, so no changed
 byte goes unseen. It grows like this: fields that this Strobe does not know are kept and written back, but only in the
 manifest itself, in a node and in a channel, and only if a reader may ignore them. Anything else needs a new format
-number, and a snapshot of a newer format is refused as such before its fields are looked at.
+number, and a snapshot of a newer format is refused as such before its fields are looked at. Older formats are read for
+ever, and a manifest keeps the format that it has. The only difference between format 1 and format 2 is a sink's record:
+
+    1   a list of {"handle", "data"}: first one whose handle is the word `position`, then the parts
+    2   {"position", "prepared"}
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
@@ -25,7 +29,8 @@ from strobe.model.cut import Json, canonical
 from strobe.model.errors import Damaged, HostFault, Misuse, StrobeError
 from strobe.model.graph import Graph, graph_from_json, graph_to_json
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
-from strobe.model.strict_json import NotJson, check_value, parse
+from strobe.model.strict_json import NotJson, parse
+from strobe.store.fields import Fault, Fields, short
 from strobe.store.manifest import (
     FORMAT,
     BlobRef,
@@ -35,6 +40,7 @@ from strobe.store.manifest import (
     Manifest,
     NodeRecord,
     Prepared,
+    SinkRecord,
     Timing,
 )
 from strobe.store.merkle import merkle_root
@@ -43,6 +49,7 @@ __all__ = ["decode", "encode", "root_of"]
 
 T = TypeVar("T")
 
+_POSITION: Final = "position"  # in format 1: the handle of what is no part, but where the sink stood
 BODY: Final = "manifest.json"  # the body's path among the leaves of the Merkle tree
 _SEAL = re.compile(rb',"root":"([0-9a-f]{64})"\}\n\Z')
 
@@ -56,7 +63,7 @@ def encode(manifest: Manifest) -> bytes:
     data = body[:-1] + f',"root":"{_root(manifest, body)}"}}\n'.encode()
     try:
         same = _decode(data, "The manifest") == manifest
-    except _Fault as fault:
+    except Fault as fault:
         raise _does_not_fit(manifest, fault) from None
     if not same:
         raise HostFault(
@@ -95,7 +102,7 @@ def _does_not_fit(manifest: Manifest, why: Exception) -> Misuse:
 def _manifest_json(m: Manifest) -> dict[str, Json]:
     return {
         **_extra(m.extra, _MANIFEST, "the manifest"),
-        "format": FORMAT,
+        "format": m.format,
         "snapshot": m.snapshot,
         "kind": m.kind.value,
         "job": m.job,
@@ -109,11 +116,15 @@ def _manifest_json(m: Manifest) -> dict[str, Json]:
         "graph": graph_to_json(m.graph),
         "nodes": {uid: _node_json(uid, node) for uid, node in m.nodes.items()},
         "channels": {channel: _channel_json(channel, record) for channel, record in m.channels.items()},
-        "sinks": {
-            sink: [{"handle": each.handle, "data": each.data} for each in prepared]
-            for sink, prepared in m.sinks.items()
-        },
+        "sinks": {sink: _sink_json(record, m.format) for sink, record in m.sinks.items()},
     }
+
+
+def _sink_json(sink: SinkRecord, number: int) -> Json:
+    prepared: list[Json] = [{"handle": each.handle, "data": each.data} for each in sink.prepared]
+    if number == 1:
+        return [{"handle": _POSITION, "data": sink.position}, *prepared]
+    return {"position": sink.position, "prepared": prepared}
 
 
 def _node_json(uid: NodeId, node: NodeRecord) -> dict[str, Json]:
@@ -178,15 +189,11 @@ def _extra(extra: Mapping[str, Json], known: frozenset[str], whose: str) -> Mapp
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Fault(Exception):
-    """What is wrong with which field; becomes a `Damaged` where the manifest's name is known."""
-
-
 def decode(data: bytes, name: str = "The manifest") -> Manifest:
     """The manifest, or `Damaged`, or `Misuse` if it is of a newer format. `name` begins the message."""
     try:
         return _decode(data, name)
-    except _Fault as fault:
+    except Fault as fault:
         raise Damaged(
             f"{name} is damaged: {fault!s:.500}.",
             untouched="Nothing was changed; other snapshots do not depend on this file.",
@@ -208,19 +215,19 @@ def _decode(data: bytes, name: str) -> Manifest:
             untouched="Nothing was changed.",
             next="Use the Strobe that wrote it, or a later one.",
         )
-    if number.__class__ is not int or number != FORMAT:
-        raise _Fault(f"format: {_short(number)} is not a format that ever was")
+    if number.__class__ is not int or number < 1:
+        raise Fault(f"format: {short(number)} is not a format that ever was")
     seal = _SEAL.search(data)
     if seal is None:
-        raise _Fault("root: it must be the last field, 64 lower-case hex digits, and a newline must follow")
+        raise Fault("root: it must be the last field, 64 lower-case hex digits, and a newline must follow")
     root = seal[1].decode()
     try:
-        manifest = _manifest(_Fields("", value))
+        manifest = _manifest(Fields("", value), int(number))
         actual = _root(manifest, data[: seal.start()] + b"}")
     except _UNEXPECTED as error:
-        raise _Fault(f"it cannot be read ({type(error).__name__}: {error!s:.200})") from None
+        raise Fault(f"it cannot be read ({type(error).__name__}: {error!s:.200})") from None
     if root != actual:
-        raise _Fault(f"root: the file says {root}, its content gives {actual}; some byte in it was changed")
+        raise Fault(f"root: the file says {root}, its content gives {actual}; some byte in it was changed")
     return manifest
 
 
@@ -228,95 +235,17 @@ def _parse(data: bytes) -> dict[str, Json]:
     try:
         value = parse(data)
     except NotJson as error:
-        raise _Fault(str(error)) from None
+        raise Fault(str(error)) from None
     if not isinstance(value, dict):
-        raise _Fault("it is not a JSON object")
+        raise Fault("it is not a JSON object")
     return value
 
 
-def _short(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
-class _Fields:
-    """A JSON object that is read field by field and knows the path that leads to it."""
-
-    def __init__(self, path: str, value: Json) -> None:
-        if not isinstance(value, dict):
-            raise _Fault(f"{path}: {_short(value)} is not an object")
-        self.path = path
-        self.value: dict[str, Json] = value
-
-    def at(self, name: str) -> str:
-        return f"{self.path}.{name}" if self.path else name
-
-    def get(self, name: str) -> Json:
-        try:
-            return self.value[name]
-        except KeyError:
-            raise _Fault(f"{self.at(name)}: the field is missing") from None
-
-    def free(self, name: str) -> Json:
-        """A value of any shape, which only its owner understands."""
-        return self._free(name, self.get(name))
-
-    def _free(self, name: str, value: Json) -> Json:
-        try:
-            return check_value(value, self.at(name))
-        except NotJson as error:
-            raise _Fault(str(error)) from None
-
-    def text(self, name: str) -> str:
-        value = self.get(name)
-        if not isinstance(value, str):
-            raise _Fault(f"{self.at(name)}: {_short(value)} is not text")
-        return value
-
-    def text_or_null(self, name: str) -> str | None:
-        return None if self.get(name) is None else self.text(name)
-
-    def whole(self, name: str) -> int:
-        value = self.get(name)
-        if value.__class__ is not int:
-            raise _Fault(f"{self.at(name)}: {_short(value)} is not a whole number")
-        return int(value)
-
-    def whole_or_null(self, name: str) -> int | None:
-        return None if self.get(name) is None else self.whole(name)
-
-    def number(self, name: str) -> float:
-        value = self.get(name)
-        if value.__class__ not in (int, float):
-            raise _Fault(f"{self.at(name)}: {_short(value)} is not a number")
-        return float(value) if isinstance(value, float) else int(value)
-
-    def each(self, name: str, read: Callable[[str, Json], T]) -> dict[str, T]:
-        fields = _Fields(self.at(name), self.get(name))
-        return {key: read(fields.at(key), value) for key, value in fields.value.items()}
-
-    def rest(self, known: frozenset[str]) -> dict[str, Json]:
-        return {name: self._free(name, value) for name, value in self.value.items() if name not in known}
-
-    def only(self, *known: str) -> _Fields:
-        for name in self.value:
-            if name not in known:
-                raise _Fault(f"{self.at(name)}: there is no such field")
-        return self
-
-    def make(self, build: Callable[[], T]) -> T:
-        """`build()`, which checks what it makes, with the field's path in front of what it says."""
-        try:
-            return build()
-        except StrobeError as error:
-            raise _Fault(self.at(error.what.rstrip("."))) from None
-
-
-def _manifest(f: _Fields) -> Manifest:
+def _manifest(f: Fields, number: int) -> Manifest:
     kinds = {kind.value: kind for kind in Kind}
     kind = kinds.get(f.text("kind"))
     if kind is None:
-        raise _Fault(f"kind: {f.text('kind')!r} is neither checkpoint nor savepoint")
+        raise Fault(f"kind: {f.text('kind')!r} is neither checkpoint nor savepoint")
     return f.make(
         lambda: Manifest(
             snapshot=SnapshotId(f.whole("snapshot")),
@@ -329,17 +258,18 @@ def _manifest(f: _Fields) -> Manifest:
             started=f.text("started"),
             completed=f.text("completed"),
             writer=f.text("writer"),
-            graph=_graph(_Fields("graph", f.get("graph"))),
+            graph=_graph(Fields("graph", f.get("graph"))),
             nodes={NodeId(uid): node for uid, node in f.each("nodes", _node).items()},
             channels={ChannelId(channel): record for channel, record in f.each("channels", _channel).items()},
-            sinks=f.each("sinks", _sink),
+            sinks=f.each("sinks", _sink_1 if number == 1 else _sink),
             extra=f.rest(_MANIFEST),
+            format=number,
         )
     )
 
 
 def _node(path: str, value: Json) -> NodeRecord:
-    f = _Fields(path, value)
+    f = Fields(path, value)
     return f.make(
         lambda: NodeRecord(
             files=f.each("files", _blob),
@@ -361,7 +291,7 @@ def _node(path: str, value: Json) -> NodeRecord:
 
 
 def _timing(path: str, value: Json) -> Timing:
-    f = _Fields(path, value).only("start_delay_ms", "channels_ms", "prepare_ms", "acknowledge_ms")
+    f = Fields(path, value).only("start_delay_ms", "channels_ms", "prepare_ms", "acknowledge_ms")
     return f.make(
         lambda: Timing(
             f.number("start_delay_ms"),
@@ -373,7 +303,7 @@ def _timing(path: str, value: Json) -> Timing:
 
 
 def _channel(path: str, value: Json) -> ChannelRecord:
-    f = _Fields(path, value)
+    f = Fields(path, value)
     return f.make(
         lambda: ChannelRecord(
             producer=NodeId(f.text("producer")),
@@ -393,38 +323,50 @@ def _blob(path: str, value: Json) -> BlobRef:
             return BlobRef(value["sha256"], value["size"])
     except (TypeError, KeyError, StrobeError):
         pass
-    f = _Fields(path, value).only("sha256", "size")
+    f = Fields(path, value).only("sha256", "size")
     return f.make(lambda: BlobRef(f.text("sha256"), f.whole("size")))
 
 
 def _in_flight(path: str, value: Json) -> InFlight:
-    f = _Fields(path, value).only("after", "through", "rows")
+    f = Fields(path, value).only("after", "through", "rows")
     return f.make(lambda: InFlight(f.whole("after"), f.whole("through"), f.whole_or_null("rows")))
 
 
 def _position(path: str, value: Json) -> int:
     if value.__class__ is not int:
-        raise _Fault(f"{path}: {_short(value)} is not a whole number")
+        raise Fault(f"{path}: {short(value)} is not a whole number")
     return int(value)
 
 
-def _sink(path: str, value: Json) -> tuple[Prepared, ...]:
+def _sink(path: str, value: Json) -> SinkRecord:
+    f = Fields(path, value).only("position", "prepared")
+    return SinkRecord(f.free("position"), _prepared(f.at("prepared"), f.get("prepared")))
+
+
+def _sink_1(path: str, value: Json) -> SinkRecord:
+    first, *parts = _prepared(path, value) or (None,)
+    if first is None or first.handle != _POSITION or any(part.handle == _POSITION for part in parts):
+        raise Fault(f"{path}: in format 1 the first handle, and no other, is {_POSITION!r}")
+    return SinkRecord(first.data, tuple(parts))
+
+
+def _prepared(path: str, value: Json) -> tuple[Prepared, ...]:
     if not isinstance(value, list):
-        raise _Fault(f"{path}: {_short(value)} is not a list of prepared handles")
-    prepared = [_Fields(f"{path}[{i}]", each).only("handle", "data") for i, each in enumerate(value)]
+        raise Fault(f"{path}: {short(value)} is not a list of prepared handles")
+    prepared = [Fields(f"{path}[{i}]", each).only("handle", "data") for i, each in enumerate(value)]
     return tuple(Prepared(f.text("handle"), f.free("data")) for f in prepared)
 
 
-def _graph(f: _Fields) -> Graph:
+def _graph(f: Fields) -> Graph:
     f.only("nodes", "channels")
     nodes, channels = f.get("nodes"), f.get("channels")
     if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
-        raise _Fault("graph.nodes: it is not a list of names")
+        raise Fault("graph.nodes: it is not a list of names")
     if not isinstance(channels, list):
-        raise _Fault("graph.channels: it is not a list")
+        raise Fault("graph.channels: it is not a list")
     for i, channel in enumerate(channels):
         if not _is_channel(channel):
-            raise _Fault(f"graph.channels[{i}]: {_short(channel)} is not [id, source, target] with or without feedback")
+            raise Fault(f"graph.channels[{i}]: {short(channel)} is not [id, source, target] with or without feedback")
     return f.make(lambda: graph_from_json(f.value))
 
 

@@ -27,10 +27,11 @@ from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timelin
 from strobe.model.paths import check_relative, check_text
 
 __all__ = [
-    "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Kind", "Manifest", "NodeRecord", "Prepared", "Timing",
+    "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Kind", "Manifest", "NodeRecord", "Prepared",
+    "SinkRecord", "Timing",
 ]  # fmt: skip
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # that new manifests are written in; those from 1 on are read
 NOTHING: Final = -1  # the position before the first
 _MOST: Final = (1 << 63) - 1  # of anything that is counted
 _HIGHEST_ID: Final = 1 << 53  # of snapshots, timelines and incarnations, which a restored job counts on from
@@ -179,10 +180,20 @@ class Prepared:
     data: Json = None
 
 
+@dataclass(frozen=True, slots=True)
+class SinkRecord:
+    """A sink at the cut. `position` is where it stood, in words that only the sink understands; None if it keeps none.
+    `prepared` are the parts that this snapshot makes visible, oldest first."""
+
+    position: Json = None
+    prepared: tuple[Prepared, ...] = ()
+
+
 @dataclass(frozen=True)
 class Manifest:
     """`channels` are named as the host names them (one log with several consumers is one channel here, and one
-    channel per consumer in `graph`); their producers and consumers are nodes of the graph."""
+    channel per consumer in `graph`); their producers and consumers are nodes of the graph. `format` is the one that it
+    was written in, and will be written in again: the root of a snapshot never changes."""
 
     snapshot: SnapshotId
     kind: Kind
@@ -196,11 +207,13 @@ class Manifest:
     graph: Graph
     nodes: Mapping[NodeId, NodeRecord]
     channels: Mapping[ChannelId, ChannelRecord] = field(default_factory=dict)
-    sinks: Mapping[str, tuple[Prepared, ...]] = field(default_factory=dict)
+    sinks: Mapping[str, SinkRecord] = field(default_factory=dict)
     writer: str = ""
     extra: Mapping[str, Json] = field(default_factory=dict)
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
+        _at_least(1, "format", self.format, FORMAT)
         _at_least(1, "snapshot", self.snapshot, _HIGHEST_ID)
         _at_least(1, "timeline", self.timeline, _HIGHEST_ID)
         _at_least(1, "incarnation", self.incarnation, _HIGHEST_ID)

@@ -227,9 +227,9 @@ class SnapshotReader:
                 for consumer, flight in channel.in_flight.items()
             ],
             sinks=[
-                SinkPart(name, item.handle, _text(item.data))
-                for name, prepared in manifest.sinks.items()
-                for item in prepared
+                SinkPart(name, handle, _text(data))
+                for name, sink in manifest.sinks.items()
+                for handle, data in ((None, sink.position), *((each.handle, each.data) for each in sink.prepared))
             ],
             content=states,
             in_flight=messages,

@@ -210,8 +210,10 @@ class NodePart(msgspec.Struct, frozen=True):
 
 
 class SinkPart(msgspec.Struct, frozen=True):
+    """Where a sink stood, if there is no `handle`; otherwise the part of that handle, which it has prepared."""
+
     sink: str
-    handle: str
+    handle: str | None
     data: str
 
 

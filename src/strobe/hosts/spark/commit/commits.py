@@ -158,9 +158,9 @@ class Commits(Decisions):
             reasons = [e.reason for e in effects if isinstance(e, protocol.Abandoned)]
             raise Failed("; ".join(reasons) or "some sink has not voted")
         for part in taken:
-            for name, prepared in part.sinks.items():
+            for name, sink in part.sinks.items():
                 if name in self._works:
-                    check_handles(decision, name, prepared)
+                    check_handles(decision, name, sink.prepared)
 
     def logged(self, snapshot: SnapshotId) -> None:
         if self._machine is None:

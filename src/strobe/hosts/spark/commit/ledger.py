@@ -214,9 +214,7 @@ def read_ledgers(home: Path, job: str) -> dict[str, Ledger]:
 
 def named_handles(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     """The handles that a snapshot names, by sink, oldest first."""
-    named = {
-        sink: tuple(p.handle for p in prepared if p.handle != "position") for sink, prepared in manifest.sinks.items()
-    }
+    named = {sink: tuple(p.handle for p in record.prepared) for sink, record in manifest.sinks.items()}
     return {sink: handles for sink, handles in named.items() if handles}
 
 

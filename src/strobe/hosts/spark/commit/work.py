@@ -379,6 +379,6 @@ class SinkWork:
 
 def check_handles(decision: protocol.Decision, name: str, prepared: tuple[Prepared, ...]) -> None:
     """The manifest is the decision: both must name the same."""
-    written = tuple(p.handle for p in prepared if p.handle != "position")
+    written = tuple(p.handle for p in prepared)
     if written != decision.of(NodeId(name)):
         raise HostFault(f"The manifest names {written} of sink {name!r}, the decision {decision.of(NodeId(name))}.")

@@ -430,10 +430,4 @@ def _is_own(found: Located, home: JobHome) -> bool:
 
 
 def _positions(manifest: Manifest, uid: NodeId) -> Mapping[str, Json]:
-    return {
-        name: item.data
-        for name, prepared in manifest.sinks.items()
-        if name.rpartition("/")[0] == uid
-        for item in prepared
-        if item.handle == "position"
-    }
+    return {name: sink.position for name, sink in manifest.sinks.items() if name.rpartition("/")[0] == uid}

@@ -32,7 +32,7 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId
 from strobe.store.locate import Located
-from strobe.store.manifest import Manifest, NodeRecord, Prepared
+from strobe.store.manifest import Manifest, NodeRecord, SinkRecord
 
 __all__ = [
     "begin_without_state", "original", "refusal_to_replace", "renamed", "renamed_sources", "replacements",
@@ -86,13 +86,12 @@ def renamed(manifest: Manifest, names: Mapping[NodeId, NodeId]) -> Manifest:
     def channel(name: ChannelId) -> ChannelId:
         return ChannelId(node(NodeId(name)))
 
-    sinks: dict[str, tuple[Prepared, ...]] = {}
-    for name, prepared in manifest.sinks.items():
+    # Where a sink stood goes to the one in its place. Parts in doubt stay with the one that prepared them.
+    sinks = {name: replace(record, position=None) for name, record in manifest.sinks.items() if record.prepared}
+    for name, record in manifest.sinks.items():
         stage, _, sink = name.rpartition("/")
-        # What a sink had goes to the one in its place. Parts in doubt stay with the one that prepared them.
-        for item in prepared:
-            to = f"{node(NodeId(stage))}/{sink}" if item.handle == "position" else name
-            sinks[to] = (*sinks.get(to, ()), item)
+        to = f"{node(NodeId(stage))}/{sink}"
+        sinks[to] = replace(sinks.get(to, SinkRecord()), position=record.position)
     return replace(
         manifest,
         graph=Graph(

@@ -36,14 +36,13 @@ def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
         if why is not None:
             return why.what
     homes = Homes.of(manifest.extra.get("home"), home)
-    for prepared in manifest.sinks.values():
-        for item in prepared:
-            try:
-                why_not = _why_not_there(relocate_position(item.data, homes))
-            except StrobeError as error:
-                why_not = error.what
-            if why_not is not None:
-                return why_not
+    for sink in manifest.sinks.values():
+        try:
+            why_not = _why_not_there(relocate_position(sink.position, homes))
+        except StrobeError as error:
+            why_not = error.what
+        if why_not is not None:
+            return why_not
     return None
 
 

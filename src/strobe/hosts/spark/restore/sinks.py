@@ -25,7 +25,7 @@ from strobe.model.errors import Failed, HostFault, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
 from strobe.protocol.two_phase_commit import messages as protocol
-from strobe.store.manifest import Manifest
+from strobe.store.manifest import Manifest, SinkRecord
 
 __all__ = ["PartsOutlook", "check_dropped", "named_parts", "outlook_parts", "settle_parts", "sweep_staging"]
 
@@ -42,9 +42,9 @@ class PartsOutlook:
 def named_parts(manifest: Manifest, sink: str) -> tuple[Part, ...]:
     """The parts that the snapshot names, oldest first."""
     parts = []
-    for prepared in manifest.sinks.get(sink, ()):
+    for prepared in manifest.sinks.get(sink, SinkRecord()).prepared:
         data = prepared.data
-        if prepared.handle != "position" and isinstance(data, Mapping):
+        if isinstance(data, Mapping):
             snapshot, timeline, after, through = (
                 position_number(data.get(name), name) for name in ("snapshot", "timeline", "after", "through")
             )

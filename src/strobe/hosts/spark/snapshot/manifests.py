@@ -27,7 +27,7 @@ from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.leases import retiring
-from strobe.store.manifest import ChannelRecord, InFlight, Manifest, Prepared
+from strobe.store.manifest import ChannelRecord, InFlight, Manifest, SinkRecord
 from strobe.store.manifest import Kind as ManifestKind
 
 __all__ = ["ManifestWriter", "snapshot_before"]
@@ -163,7 +163,7 @@ class ManifestWriter(SnapshotWriter):
         if missing:
             raise Failed(f"no part from {', '.join(missing)}")
         channels: dict[ChannelId, ChannelRecord] = {}
-        sinks: dict[str, tuple[Prepared, ...]] = {}
+        sinks: dict[str, SinkRecord] = {}
         for uid, part in parts.items():
             sinks.update(part.sinks)
             readers = self._pipeline.readers(uid)

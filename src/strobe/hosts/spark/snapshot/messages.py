@@ -11,7 +11,7 @@ from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import Kind
 from strobe.protocol.events import ORDINARY, BarrierOptions
 from strobe.protocol.two_phase_commit.messages import Prepared as Vote
-from strobe.store.manifest import InFlight, NodeRecord, Prepared
+from strobe.store.manifest import InFlight, NodeRecord, SinkRecord
 
 __all__ = [
     "AbortSnapshot", "Acknowledge", "Decline", "SnapshotComplete", "StageLost", "StagePart", "StageReady",
@@ -67,7 +67,7 @@ class StagePart:
     record: NodeRecord
     barrier: int | None
     in_flight: Mapping[NodeId, InFlight] = field(default_factory=dict)
-    sinks: Mapping[str, tuple[Prepared, ...]] = field(default_factory=dict)
+    sinks: Mapping[str, SinkRecord] = field(default_factory=dict)
     votes: tuple[Vote, ...] = ()
 
 

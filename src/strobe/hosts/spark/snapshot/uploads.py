@@ -19,7 +19,7 @@ from strobe.hosts.spark.snapshot.recording import Recorded, Recording
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.store.manifest import NOTHING, BlobRef, NodeRecord, Prepared
+from strobe.store.manifest import NOTHING, BlobRef, NodeRecord, SinkRecord
 from strobe.store.session import Session
 
 __all__ = ["PartUploads"]
@@ -95,5 +95,5 @@ class PartUploads:
             **recording.timed(self._clock.monotonic()),
             extra=self._descriptions.get(stage.uid, {}),
         )
-        sinks = {name: (Prepared("position", position),) for name, position in recording.sinks.items()}
+        sinks = {name: SinkRecord(position) for name, position in recording.sinks.items()}
         return StagePart(record, recording.barrier, dict(recording.in_flight), sinks)

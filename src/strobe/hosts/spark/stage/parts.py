@@ -27,6 +27,7 @@ from strobe.model.cut import Json
 from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.barriers import BarrierMode
+from strobe.store.manifest import SinkRecord
 
 __all__ = ["StageContext", "StageParts"]
 
@@ -143,7 +144,7 @@ class StageParts:
             return
         sinks = dict(durable.part.sinks)
         for name, vote in durable.votes.items():
-            sinks[name] = (*sinks.get(name, ()), *vote.prepared)
+            sinks[name] = replace(sinks.get(name, SinkRecord()), prepared=vote.prepared)
         votes = tuple(vote.message for vote in durable.votes.values())
         part = recording.settled(replace(durable.part, sinks=sinks, votes=votes), self._stage.clock.monotonic())
         self.forget(snapshot)
