@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from strobe.model.invariants import Verdict
+from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.private import open_private
 
@@ -36,12 +37,7 @@ class VerdictLog:
         self._path = _path(home, job)
         lines = _lines(self._path)
         if len(lines) > _ROOM:
-            part = self._path.with_suffix(".part")
-            with open(part, "wb", opener=open_private) as file:
-                file.write(b"".join(line + b"\n" for line in lines[-_KEPT:]))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self._path)
+            FilesystemStore(home).put(JobLayout(job).verdicts, b"".join(line + b"\n" for line in lines[-_KEPT:]))
 
     def append(self, verdict: Verdict) -> None:
         with open(self._path, "ab", opener=open_private) as file:

@@ -6,7 +6,6 @@ taken by making it durable first; who finds a higher one there has been supersed
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import logging
@@ -14,6 +13,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.layout import JobLayout
@@ -100,20 +100,8 @@ class Memory:
             ) from error
 
     def _write(self, value: Remembered) -> None:
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
-                file.write(json.dumps(asdict(value)).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            write_durably(self._path, json.dumps(asdict(value)))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise Failed(f"{self._path} could not be written: {error.strerror}.") from error
         self.now = value

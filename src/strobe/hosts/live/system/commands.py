@@ -7,7 +7,6 @@ and performed in the system's event loop, where everything else happens too. Wha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, Final
 
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.store.holding import is_held
@@ -45,13 +45,9 @@ class RuntimeFile:
 
     def say(self, **facts: Any) -> None:
         self._facts.update(facts)
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
-            temporary.write_text(json.dumps(self._facts, indent=1))
-            os.replace(temporary, self._path)
+            write_durably(self._path, json.dumps(self._facts, indent=1), durable=False)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise Failed(
                 f"{self._path} cannot be written: {error.strerror or error}.",
                 untouched="The system's snapshots are as they were.",

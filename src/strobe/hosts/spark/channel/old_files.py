@@ -10,13 +10,14 @@ is written before any query starts: a worker need not read the table's log.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+
+from strobe.hosts.shared.durable import write_durably
 
 __all__ = ["NUMBERS", "Known", "arranged", "known_columns", "note_columns", "places_of"]
 
@@ -39,9 +40,7 @@ def note_columns(table: Path, columns: Sequence[Known] | None) -> None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(exist_ok=True)
-    tmp = path.with_suffix(".tmp")
-    tmp.write_text(json.dumps([[c.number, c.first] for c in columns]))
-    os.replace(tmp, path)
+    write_durably(path, json.dumps([[c.number, c.first] for c in columns]))
 
 
 def known_columns(table: str, names: Sequence[str]) -> tuple[Known, ...]:

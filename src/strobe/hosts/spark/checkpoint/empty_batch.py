@@ -8,11 +8,11 @@ begins and ends where the last committed one ended has no rows, and is judged by
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from strobe.hosts.shared.clock import SYSTEM
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.model.errors import Damaged
 
@@ -66,10 +66,5 @@ def _lines(path: Path) -> list[str]:
 
 def _write(path: Path, lines: list[str]) -> None:
     """Whole or not at all. Hadoop keeps a checksum beside some files; one that no longer fits would be an error."""
-    temporary = path.with_name(f".{path.name}.strobe")
-    with temporary.open("w") as file:
-        file.write("\n".join(lines))
-        file.flush()
-        os.fsync(file.fileno())
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    os.replace(temporary, path)
+    write_durably(path, "\n".join(lines))

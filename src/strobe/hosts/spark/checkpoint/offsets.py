@@ -11,12 +11,11 @@ reader takes for a version.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged
 from strobe.model.ids import NodeId
 
@@ -87,12 +86,7 @@ def _rewrite(checkpoint: Path, change: Callable[[list[str]], list[str]]) -> None
                 next="Restore another snapshot.",
             ) from error
         if changed != lines:
-            fresh = path.with_name(f".{path.name}.fresh")
-            fresh.write_text("\n".join(changed))
-            fsync(fresh)
-            os.replace(fresh, path)
-    if directory.is_dir():
-        fsync(directory)
+            write_durably(path, "\n".join(changed))
 
 
 def _changed(line: str, change: Callable[[Offset], Offset]) -> str:

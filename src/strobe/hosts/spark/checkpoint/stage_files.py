@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import fsync, write_durably
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Failed
@@ -65,11 +65,7 @@ def note_starts(checkpoint: Path, starts: Mapping[NodeId, int]) -> None:
     """Say where the stage begins, durably, before it has a batch."""
     path = _starts(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}")
-    fresh.write_text(json.dumps(dict(starts)))
-    fsync(fresh)
-    os.replace(fresh, path)
-    fsync(path.parent)
+    write_durably(path, json.dumps(dict(starts)))
 
 
 def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
@@ -114,9 +110,7 @@ def relocate_state(checkpoint: Path, place: Path | None = None) -> None:
         text = path.read_text()
         moved = _SCHEMA_PATH.sub(lambda match: f'"{root}/{match[1]}"', text)
         if moved != text:
-            fresh = path.with_name(f".{path.name}")
-            fresh.write_text(moved)
-            os.replace(fresh, path)
+            write_durably(path, moved)
 
 
 def sync_tree(root: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged
 
 __all__ = ["DIRECTORY", "newest", "read", "write"]
@@ -31,12 +32,7 @@ def write(checkpoint: Path, batch: int, watermarks: Watermarks) -> None:
     """Whole or not at all. What is too old to be needed goes."""
     directory = checkpoint / DIRECTORY
     directory.mkdir(exist_ok=True)
-    temporary = directory / f".{batch}.strobe"
-    with temporary.open("w") as file:
-        json.dump({"version": 1, "watermarks": dict(watermarks)}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, directory / str(batch))
+    write_durably(directory / str(batch), json.dumps({"version": 1, "watermarks": dict(watermarks)}))
     (directory / str(batch - _KEPT)).unlink(missing_ok=True)
 
 

@@ -31,7 +31,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from strobe.hosts.shared.clock import SYSTEM
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
@@ -143,11 +143,7 @@ class Letters:
             path = self._held(part.timeline, part.through)
             path.parent.mkdir(parents=True, exist_ok=True)
             lines = [json.dumps([_json(dict(r.row)), r.reason, r.batch], ensure_ascii=False) for r in rejected]
-            fresh = path.with_suffix(".tmp")
-            fresh.write_text("\n".join(lines), encoding="utf-8")
-            fsync(fresh)
-            fresh.rename(path)
-            fsync(path.parent)
+            write_durably(path, "\n".join(lines))
 
     def release(self, part: Part) -> None:
         """Put what `hold` has kept into the table."""

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 
@@ -153,21 +153,8 @@ def _note(place: Path, claim: Claim, *, replace: bool) -> bool:
 
 
 def _write(path: Path, text: str, *, replace: bool) -> bool:
-    """Durably, as a whole. False if it is there and is not to be replaced."""
-    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        fresh.write_text(text)
-        fsync(fresh)
-        if replace:
-            os.replace(fresh, path)
-        else:
-            os.link(fresh, path)
-    except FileExistsError:
-        return False
-    finally:
-        fresh.unlink(missing_ok=True)
-    fsync(path.parent)
-    return True
+    """False if it is there and is not to be replaced. Others may claim the place at the same moment."""
+    return write_durably(path, text, fresh=path.with_name(f".{path.name}.{uuid.uuid4().hex}"), replace=replace)
 
 
 def _real(path: Path) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import (
     Delivery,
     Part,
@@ -219,11 +218,7 @@ class ForeachBatchSink(TransactionalSink):
         if part.through > self._had():
             rows = self._staging.frame(SparkSession.builder.getOrCreate(), self._told(part))
             self._call(rows, BatchInfo(context.job, context.name, part.timeline, part.through, part.snapshot))
-            fresh = context.staging / f"{_HAD}.tmp"
-            fresh.write_text(str(part.through))
-            fsync(fresh)
-            os.rename(fresh, context.staging / _HAD)
-            fsync(context.staging)
+            write_durably(context.staging / _HAD, str(part.through))
         self._staging.forget(part)
 
     def _told(self, part: Part) -> Part:

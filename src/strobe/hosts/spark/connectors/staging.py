@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.channel.parquet import write_parquet
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.model.errors import Damaged, Fenced
@@ -65,7 +66,7 @@ class Staging:
         for entry in _entries(self.directory):
             if entry.name.startswith(_TEMPORARY):
                 shutil.rmtree(entry.path, ignore_errors=True)
-        _sync(self.directory)
+        fsync(self.directory)
 
     def write(self, batch: DataFrame, batch_id: int, *, max_files: int | None = None) -> int:
         """Stage the batch, durably; returns how many rows it has. Of a batch that was staged before nothing is left."""
@@ -85,7 +86,7 @@ class Staging:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        _sync(self._own)
+        fsync(self._own)
         shutil.rmtree(old, ignore_errors=True)
         return rows
 
@@ -177,17 +178,9 @@ def _tidy(directory: Path) -> None:
     for file in empty:
         file.unlink()
     for file in _parquet(directory):
-        _sync(file)
-    _sync(directory)
+        fsync(file)
+    fsync(directory)
 
 
 def _parquet(directory: Path) -> list[Path]:
     return sorted(f for f in directory.iterdir() if f.suffix == ".parquet")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -18,8 +18,10 @@ from typing import Final
 
 import msgspec
 
+from strobe.hosts.shared.durable import write_durably
 from strobe.model.redaction import redact
 from strobe.store.manifest import Manifest
+from strobe.store.private import open_private
 
 __all__ = [
     "LARGEST", "PastFigures", "PastSnapshot", "PastStage", "SnapshotHistory", "past_of_manifest", "read_history",
@@ -107,10 +109,7 @@ class SnapshotHistory:
     def _shorten(self) -> None:
         data = self._path.read_bytes()
         keep = data[data.index(b"\n", len(data) // 2) + 1 :]
-        shorter = self._path.with_name(f"{self._path.name}.shorter")
-        with os.fdopen(os.open(shorter, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(keep)
-        os.replace(shorter, self._path)
+        write_durably(self._path, keep, opener=open_private)
 
 
 def read_history(path: Path) -> list[PastFigures]:

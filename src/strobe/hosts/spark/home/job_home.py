@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from strobe.hosts.shared.clock import SYSTEM
+from strobe.hosts.shared.durable import fsync, write_durably
 from strobe.hosts.spark.home.record import NEW, JobMemory, memory_from_json, memory_json
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId
@@ -122,7 +123,7 @@ class JobHome:
             if not target.parent.is_dir():
                 target.parent.mkdir(parents=True)
                 for above in target.parents[: len(Path(key).parts) - 1]:
-                    _sync_directory(above)
+                    fsync(above)
             self._write(key, value, durable=True)
 
     def discard(self, path: Path) -> None:
@@ -267,14 +268,7 @@ class JobHome:
         """Fenced if this is no longer the job's driver: then the file is as it was."""
         target = self.path(key)
         try:
-            with (self._own / target.name).open("w") as file:
-                json.dump(value, file, indent=1)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-            os.replace(self._own / target.name, target)
-            if durable:
-                _sync_directory(target.parent)
+            write_durably(target, json.dumps(value, indent=1), fresh=self._own / target.name, durable=durable)
         except FileNotFoundError:
             raise self._fenced() from None
         except OSError as error:
@@ -350,14 +344,6 @@ def _sign(lock: int) -> None:
     os.truncate(lock, 0)
     os.pwrite(lock, this_machine().encode(), 0)
     os.utime(lock)
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def host_name() -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import write_durably
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import NodeId
@@ -233,11 +233,7 @@ def rewrite_source_logs(checkpoint: Path, moved: Mapping[str, str]) -> None:
                 next="Put back a copy of it, or restore the job from a snapshot.",
             ) from error
         if fresh != "\n".join([version, *lines]):
-            beside = path.with_name(f".{path.name}.fresh")
-            beside.write_text(fresh, encoding="utf-8")
-            fsync(beside)
-            os.replace(beside, path)
-            fsync(path.parent)
+            write_durably(path, fresh)
 
 
 def _rewritten(line: str, moved: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from strobe.hosts.shared.durable import write_durably
 from strobe.model.redaction import redact
 from strobe.store.layout import JobLayout
 from strobe.store.private import open_private
@@ -47,11 +48,8 @@ def note_supervision(home: Path, job: str, supervision: Supervision) -> None:
     if not path.parent.is_dir():
         return
     value = {**supervision.to_json(), "began": _began(os.getpid())}
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # a full disk: who looks learns less
-        with open(fresh, "w", opener=open_private) as file:
-            json.dump(value, file)
-        os.replace(fresh, path)
+        write_durably(path, json.dumps(value), opener=open_private, durable=False)
 
 
 def read_supervision(home: Path, job: str) -> Supervision | None:

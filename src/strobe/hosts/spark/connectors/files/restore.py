@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import fsync, write_durably
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.origin import damaged, place_in, position_number, why_foreign
 from strobe.model.cut import Json
@@ -72,11 +72,7 @@ class Lineage:
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".tmp")
-        fresh.write_text(json.dumps(self.as_json()))
-        fsync(fresh)
-        os.rename(fresh, path)
-        fsync(path.parent)
+        write_durably(path, json.dumps(self.as_json()))
 
 
 @dataclass(frozen=True)

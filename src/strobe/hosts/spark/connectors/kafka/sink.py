@@ -12,7 +12,6 @@ What has been sent cannot be taken back: after a restore to an older snapshot, w
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strobe.hosts.shared.clock import SYSTEM
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import (
     Delivery,
     Part,
@@ -320,17 +320,7 @@ def _owner(directory: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         directory.mkdir(parents=True, exist_ok=True)
-        fresh = directory / f"{_OWNER}.{os.getpid()}"
-        with fresh.open("w") as file:
-            file.write(uuid.uuid4().hex)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-        handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        write_durably(path, uuid.uuid4().hex)
         return path.read_text()
 
 

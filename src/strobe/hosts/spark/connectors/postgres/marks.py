@@ -22,7 +22,7 @@ from typing import Any, Final
 import psycopg
 
 from strobe.hosts.shared.clock import SYSTEM
-from strobe.hosts.shared.durable import fsync
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, quoted
 from strobe.hosts.spark.connectors.postgres.load import MARKS, SINKS
@@ -41,11 +41,8 @@ def owner_of(context: SinkContext) -> str:
     path = context.staging.parent / _OWNER
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".tmp")
-        fresh.write_text(uuid.uuid4().hex)
-        fsync(fresh)  # Postgres will know the name: after a loss of power it must be the same here
-        fresh.rename(path)
-        fsync(path.parent)
+        # Postgres will know the name: after a loss of power it must be the same here.
+        write_durably(path, uuid.uuid4().hex)
     return path.read_text().strip()
 
 
