@@ -35,7 +35,7 @@ BELOW: dict[str, frozenset[str]] = {
     "store": frozenset({"model", "protocol", "verify"}),
     "look": frozenset({"model", "verify", "store"}),
     "hosts": frozenset(),
-    "hosts/shared": frozenset({"model"}),
+    "hosts/shared": frozenset({"model", "store"}),
     **{
         host: frozenset({"model", "protocol", "verify", "predicates", "store", "look", "hosts/shared"})
         for host in HOSTS

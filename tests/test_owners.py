@@ -39,6 +39,19 @@ RULES = (
         },
     ),
     Rule(
+        "a time becomes text, or text a time",
+        r"strftime\(|fromisoformat\(|\.isoformat\(",
+        {
+            "store/times.py": "UTC with milliseconds",
+            "store/snapshots.py": "an age is compared",
+            "cli/sql_output.py": "values of a user's columns",
+            "hosts/spark/plans/text.py": "literals of a query",
+            "hosts/spark/connectors/dead_letters.py": "values of a user's rows",
+            "hosts/spark/connectors/postgres/source.py": "values of a user's columns",
+            "hosts/spark/connectors/postgres/types.py": "values of a user's columns",
+        },
+    ),
+    Rule(
         "content is made durable",
         r"\bos\.fsync\(",
         {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.shared.clock import SYSTEM, utc_text
+from strobe.hosts.shared.clock import SYSTEM, utc_now
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.snapshot.coordinator import SnapshotWriter
 from strobe.hosts.spark.snapshot.messages import AbortSnapshot, StageReady, StartSnapshot, ToAgent
@@ -58,7 +58,7 @@ def test_another_clock_is_found(source: str) -> None:
 
 
 def test_a_time_is_written_in_utc_with_milliseconds() -> None:
-    assert utc_text(HeldClock(1_937_079_000.25)) == "2031-05-20T21:30:00.250Z"
+    assert utc_now(HeldClock(1_937_079_000.25)) == "2031-05-20T21:30:00.250Z"
     assert SYSTEM.time() > 1_700_000_000
 
 

@@ -316,6 +316,7 @@ def changed(path: str, to: Any) -> bytes:
         ("job", "../up", "job '../up' is not legal"),
         ("started", "yesterday", "started: 'yesterday' is not a time"),
         ("completed", "2031-05-17T09:30:00+02:00", "completed: .* is not a time"),
+        ("completed", "2031-02-31T09:30:00Z", "completed: .* is not a time"),
         ("timeline", 0, "timeline: 0 is below 1"),
         ("graph", [], r"graph: \[\] is not an object"),
         ("graph/nodes", "postings", "graph.nodes: it is not a list of names"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -20,6 +19,7 @@ from strobe.store.consistency import check_manifest
 from strobe.store.locate import Located, locate
 from strobe.store.manifest import Manifest
 from strobe.store.signing import SIGNED_BY
+from strobe.store.times import milliseconds_between
 
 __all__ = ["inspect_command", "verify_command"]
 
@@ -201,10 +201,9 @@ def _whole(manifest: Manifest) -> dict[str, float]:
     slowest = _slowest(manifest)
     if slowest is None:
         return {}
-    began, ended = (datetime.fromisoformat(time) for time in (manifest.started, manifest.completed))
     stages = manifest.nodes[slowest].duration_ms or 0.0
     # The clock on the wall may have been set meanwhile; the stages' own is one that never is.
-    duration = max((ended - began).total_seconds() * 1000, stages)
+    duration = max(milliseconds_between(manifest.started, manifest.completed), stages)
     return {"duration": duration, "stages": stages, "manifest": duration - stages}
 
 

@@ -32,7 +32,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
@@ -45,6 +44,7 @@ from strobe.hosts.spark.home.job_home import JobHome, read_runtime
 from strobe.hosts.spark.home.job_state import UNFINISHED
 from strobe.hosts.spark.home.supervision import Supervision, SupervisorStatus, note_supervision
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.store.times import utc_text
 
 __all__ = [
     "HOPELESS",
@@ -162,7 +162,7 @@ class Supervisor:
 
     def _wait(self, failures: int, cause: str) -> None:
         pause = self._backoff.pause(failures)
-        self._status = replace(self._status, restarts=self._status.restarts + 1, cause=cause, at=_utc())
+        self._status = replace(self._status, restarts=self._status.restarts + 1, cause=cause, at=utc_text(time.time()))
         self._note(Supervision(self._status, time.time() + pause))
         _log.warning(
             "job %s: %s; it starts again in %.0f s (%d of %d in a row)",
@@ -248,10 +248,6 @@ class Supervisor:
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
-
-
-def _utc() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────────

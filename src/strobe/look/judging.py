@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import duckdb
@@ -20,6 +19,7 @@ from strobe.model.errors import Misuse, StrobeError
 from strobe.model.invariants import Invariant, Outcome, Verdict
 from strobe.model.suggest import did_you_mean
 from strobe.store.manifest import NOTHING
+from strobe.store.times import utc_text
 
 __all__ = ["check_names", "invariants_in", "judge"]
 
@@ -49,7 +49,7 @@ def judge(cut: Cut, invariant: Invariant) -> Verdict:
         invariant.name,
         cut.manifest.snapshot,
         outcome,
-        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        at=utc_text(time.time()),
         seconds=round(time.monotonic() - began, 3),
         count=count,
         rows=tuple(rows),

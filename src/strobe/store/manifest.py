@@ -25,6 +25,7 @@ from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline, check_uid
 from strobe.model.paths import check_relative, check_text
+from strobe.store.times import utc_seconds
 
 __all__ = [
     "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Kind", "Manifest", "NodeRecord", "Prepared",
@@ -224,7 +225,7 @@ class Manifest:
             for word in sink.split("/"):
                 check_uid(word, "sink")
         for name, time in (("started", self.started), ("completed", self.completed)):
-            if not _UTC.fullmatch(time):
+            if not _is_utc(time):
                 raise Misuse(f"{name}: {time!r} is not a time in UTC such as 2031-05-17T09:30:00.250Z.")
         known = set(self.graph.nodes)
         missing = [node for node in self.graph.nodes if node not in self.nodes]
@@ -273,6 +274,13 @@ class Manifest:
     @property
     def rows_in_flight(self) -> int:
         return sum(r.rows or 0 for channel in self.channels.values() for r in channel.in_flight.values())
+
+
+def _is_utc(text: str) -> bool:
+    try:
+        return _UTC.fullmatch(text) is not None and utc_seconds(text) is not None
+    except ValueError:  # the 31st of February
+        return False
 
 
 def _at_least(least: int, name: str, value: float | None, most: int = _MOST) -> None:

@@ -7,13 +7,13 @@ for what only rises. `docs/reference/metrics.md` is held against these tables by
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 from strobe.hosts.spark.home.job_state import UNFINISHED, JobState
 from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, SinkStatus, StageStatus, StateStatus
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.protocol.coordinator.messages import Kind as SnapshotKind
+from strobe.store.times import utc_seconds
 from strobe.telemetry.families import Family, Kind, Metric, Of, Values, gather
 
 __all__ = ["INVARIANT_METRICS", "JOB_METRICS", "SINK_METRICS", "STAGE_METRICS", "job_families"]
@@ -57,10 +57,6 @@ def _of_last(value: Callable[[Progress], Values]) -> Callable[[JobStatus], Value
     return lambda status: None if (last := _last(status)) is None else value(last)
 
 
-def _timestamp(said: str) -> float:
-    return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()
-
-
 JOB_METRICS: Final = (
     _job("state", Kind.GAUGE, "1 for the state that the job is in, 0 for the others",
          lambda s: {state: float(s.state == state) for state in _JOB_STATES}, label="state"),
@@ -81,7 +77,7 @@ JOB_METRICS: Final = (
     _job("last_completed_checkpoint_id", Kind.GAUGE, "Id of the last complete checkpoint",
          _of_last(lambda p: float(p.snapshot)), flink="lastCompletedCheckpointId"),
     _job("last_checkpoint_timestamp_seconds", Kind.GAUGE, "When the last complete checkpoint was, in Unix time",
-         _of_last(lambda p: _timestamp(p.started) + p.duration_ms / 1000)),
+         _of_last(lambda p: utc_seconds(p.started) + p.duration_ms / 1000)),
     _job("last_checkpoint_duration_seconds", Kind.GAUGE, "How long the last complete checkpoint took",
          _of_last(lambda p: p.duration_ms / 1000), flink="lastCheckpointDuration"),
     _job("last_checkpoint_phase_seconds", Kind.GAUGE,
@@ -129,7 +125,7 @@ STAGE_METRICS: Final = (
     _stage("num_late_records_dropped_total", Kind.COUNTER, "Rows dropped because they were behind the watermark",
            lambda s: float(s.late_rows), flink="numLateRecordsDropped"),
     _stage("current_input_watermark_timestamp_seconds", Kind.GAUGE, "The stage's watermark, in Unix time",
-           lambda s: None if s.watermark is None else _timestamp(s.watermark), flink="currentInputWatermark"),
+           lambda s: None if s.watermark is None else utc_seconds(s.watermark), flink="currentInputWatermark"),
     _stage("busy_time_ms_per_second", Kind.GAUGE, "Time in batches, a second, over the last minute",
            lambda s: None if s.busy is None else 1000 * s.busy, flink="busyTimeMsPerSecond"),
     _stage("num_batches_total", Kind.COUNTER, "Batches that the stage has run", lambda s: float(s.batches)),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
+from strobe.store.times import utc_seconds
 from strobe.telemetry.families import Family, Kind, Metric, Of, Values, gather
 
 __all__ = ["NODE_METRICS", "SYSTEM_METRICS", "system_families"]
@@ -31,10 +31,6 @@ def _of_last(value: Callable[[SnapshotReport], Values]) -> Callable[[Report], Va
     return lambda report: value(report.snapshots[-1]) if report.snapshots else None
 
 
-def _timestamp(said: str) -> float:
-    return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()
-
-
 SYSTEM_METRICS: Final = (
     _system("running", Kind.GAUGE, "1 while all nodes run, 0 while the system is restored or ends",
             lambda r: float(r.state == "running")),
@@ -51,7 +47,7 @@ SYSTEM_METRICS: Final = (
     _system("last_completed_checkpoint_id", Kind.GAUGE, "Id of the last complete snapshot",
             _of_last(lambda s: float(s.snapshot)), flink="lastCompletedCheckpointId"),
     _system("last_checkpoint_timestamp_seconds", Kind.GAUGE, "When the last complete snapshot was, in Unix time",
-            _of_last(lambda s: _timestamp(s.completed))),
+            _of_last(lambda s: utc_seconds(s.completed))),
     _system("last_checkpoint_duration_seconds", Kind.GAUGE, "How long the last complete snapshot took",
             _of_last(lambda s: s.took_ms / 1000), flink="lastCheckpointDuration"),
     _system("last_checkpoint_gap_seconds", Kind.GAUGE, "The longest that one node stood still for it",

@@ -30,13 +30,13 @@ import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from strobe import __version__
 from strobe.model.errors import Misuse
 from strobe.model.redaction import redact
+from strobe.store.times import utc_text
 
 __all__ = ["Notice", "Notifier", "Target", "read_secret", "signature", "target"]
 
@@ -57,7 +57,7 @@ class Notice:
     job: str
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
-    at: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z")
+    at: str = field(default_factory=lambda: utc_text(time.time()))
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     host: str = field(default_factory=socket.gethostname)
 

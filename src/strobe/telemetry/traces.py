@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Final
 
 from opentelemetry import trace
@@ -27,6 +26,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 from strobe import __version__
 from strobe.hosts.spark.job.observer import BatchDone, Event, SnapshotEnded
 from strobe.model.errors import Misuse
+from strobe.store.times import utc_seconds
 
 __all__ = ["Traces", "check_settings"]
 
@@ -91,7 +91,7 @@ class Traces:
 
     def _snapshot(self, event: SnapshotEnded) -> None:
         progress = event.progress
-        began = datetime.fromisoformat(progress.started.replace("Z", "+00:00")).timestamp()
+        began = utc_seconds(progress.started)
         ended = began + progress.duration_ms / 1000
         root = self._span(
             progress.kind.value, began, None,

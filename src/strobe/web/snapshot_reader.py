@@ -9,7 +9,6 @@ import json
 import threading
 import time
 from collections.abc import Set
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from strobe.store.layout import MANIFEST, JobLayout
 from strobe.store.locate import Located, in_job, locate
 from strobe.store.manifest import Manifest
 from strobe.store.places import checkpoints_of
+from strobe.store.times import utc_seconds
 from strobe.web.drawing import Link, draw
 from strobe.web.views import (
     Drawing,
@@ -289,6 +289,6 @@ def _chart(past: list[PastFigures]) -> dict[str, list[float]]:
 
 def _seconds(time: str) -> float:
     try:
-        return datetime.fromisoformat(time).timestamp()
+        return utc_seconds(time)
     except ValueError:
         return 0.0

@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
-__all__ = ["SYSTEM", "Clock", "utc_text"]
+from strobe.store.times import utc_text
+
+__all__ = ["SYSTEM", "Clock", "utc_now"]
 
 
 class Clock(Protocol):
@@ -50,6 +51,6 @@ class _System:
 SYSTEM: Final[Clock] = _System()
 
 
-def utc_text(clock: Clock = SYSTEM) -> str:
-    """The time as manifests and job records have it: UTC, with milliseconds."""
-    return datetime.fromtimestamp(clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+def utc_now(clock: Clock = SYSTEM) -> str:
+    """The time as manifests and job records have it."""
+    return utc_text(clock.time())

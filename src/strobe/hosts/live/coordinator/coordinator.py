@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from strobe.hosts.live.journal.parts import COORDINATOR, PartWriter
 from strobe.hosts.live.snapshot.snapshots import Gathering, Loaded, gathered, load, to_cut, write
 from strobe.hosts.live.wire import control
 from strobe.hosts.live.wire.link import Address
+from strobe.hosts.shared.clock import utc_now
 from strobe.model.errors import StrobeError
 from strobe.model.events import Completed, Restarted
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
@@ -336,7 +336,7 @@ class LiveCoordinator:
             Kind(trigger.kind.value),
             self.incarnation,
             self._revival.timeline,
-            _utc(),
+            utc_now(),
             store.begin(trigger.snapshot),
             where,
         )
@@ -350,7 +350,7 @@ class LiveCoordinator:
             self.graph,
             self.store.job,
             self.topology.protocol,
-            _utc(),
+            utc_now(),
             self.latest,
             f"strobe {__version__}",
         )
@@ -444,7 +444,3 @@ class LiveCoordinator:
 
     async def _blocking(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._loop.run_in_executor(self._thread, function, *args)
-
-
-def _utc() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +21,7 @@ from strobe.model.errors import Failed
 from strobe.model.graph import Channel
 from strobe.model.ids import NodeId
 from strobe.store.manifest import Manifest
+from strobe.store.times import milliseconds_between
 
 __all__ = ["ChannelReport", "NodeReport", "Report", "Reporter", "SnapshotReport", "report_from_json", "snapshot_report"]
 
@@ -112,7 +112,7 @@ def snapshot_report(manifest: Manifest) -> SnapshotReport:
         manifest.snapshot,
         manifest.kind.value,
         manifest.completed,
-        _milliseconds(manifest.started, manifest.completed),
+        milliseconds_between(manifest.started, manifest.completed),
         max((node.sync_ms for node in nodes), default=0.0),
         max((node.alignment_ms for node in nodes), default=0.0),
         min(manifest.bytes_new, manifest.bytes_total),  # nodes with equal states share a file
@@ -207,10 +207,3 @@ def _channel(channel: Channel, status: Status) -> ChannelReport:
         0 if source is None else source.unacknowledged.get(channel.id, 0),
         source is not None and source.connected.get(channel.id, False),
     )
-
-
-def _milliseconds(started: str, completed: str) -> float:
-    try:
-        return (datetime.fromisoformat(completed) - datetime.fromisoformat(started)).total_seconds() * 1000
-    except ValueError:
-        return 0.0

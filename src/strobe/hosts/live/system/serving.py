@@ -14,7 +14,6 @@ import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,6 +24,7 @@ from strobe.hosts.live.system.checking import Checker
 from strobe.hosts.live.system.commands import Action, CommandServer, RuntimeFile
 from strobe.hosts.live.system.report import Report, Reporter, snapshot_report
 from strobe.hosts.live.system.system import System
+from strobe.hosts.shared.clock import utc_now
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.coordinator.messages import CoordinatorSettings
@@ -86,7 +86,7 @@ class _Serving:
         self._viewer = viewer
         self._layout = JobLayout(topology.name)
         self._runtime = RuntimeFile(
-            plan.home, topology.name, topology=plan.target, directory=os.getcwd(), started=_utc()
+            plan.home, topology.name, topology=plan.target, directory=os.getcwd(), started=utc_now()
         )
         self._checker = Checker(topology)
         self._why = ""
@@ -329,7 +329,3 @@ def _text(body: dict[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise Misuse(f"The request says no {name}.", untouched="Nothing was changed.")
     return value
-
-
-def _utc() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from strobe.hosts.shared.clock import SYSTEM, Clock
+from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
 from strobe.hosts.spark.commit.commits import Commits
@@ -18,7 +18,6 @@ from strobe.hosts.spark.commit.ledger import Entry, Ledger, SinkLedger, read_led
 from strobe.hosts.spark.commit.work import SinkWork
 from strobe.hosts.spark.connectors.base import Delivery, Sink, TransactionalSink
 from strobe.hosts.spark.home.job_home import JobHome
-from strobe.hosts.spark.snapshot.coordinator import utc_now
 from strobe.hosts.spark.stage.assemble import AssembledStage
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.model.redaction import redact
 from strobe.store.manifest import Manifest
 from strobe.store.private import open_private
+from strobe.store.times import milliseconds_between
 
 __all__ = [
     "LARGEST", "PastFigures", "PastSnapshot", "PastStage", "SnapshotHistory", "past_of_manifest", "read_history",
@@ -142,21 +142,13 @@ def past_of_manifest(manifest: Manifest) -> PastSnapshot:
     }
     took = {uid: node.duration_ms or 0.0 for uid, node in nodes.items()}
     slowest = max(took, key=lambda uid: took[uid]) if any(took.values()) else ""
-    duration = max(_milliseconds(manifest.started, manifest.completed), took.get(slowest, 0.0))
+    duration = max(milliseconds_between(manifest.started, manifest.completed), took.get(slowest, 0.0))
     phases = {**nodes[slowest].phases, "manifest": round(duration - took[slowest], 3)} if slowest else {}
     return PastSnapshot(
         manifest.snapshot, manifest.kind.value, "complete", manifest.started, manifest.completed, manifest.incarnation,
         manifest.timeline, duration, phases, slowest, manifest.bytes_new, manifest.bytes_total, manifest.rows_in_flight,
         stages=stages,
     )  # fmt: skip
-
-
-def _milliseconds(began: str, ended: str) -> float:
-    try:
-        took = datetime.fromisoformat(ended) - datetime.fromisoformat(began)
-    except ValueError:  # the 31st of February, in a manifest that somebody else wrote
-        return 0.0
-    return max(0.0, took.total_seconds() * 1000)
 
 
 def _lines(path: Path) -> Iterator[bytes]:

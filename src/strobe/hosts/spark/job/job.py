@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from strobe.hosts.shared.clock import SYSTEM, Clock
+from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.hosts.shared.loopback import LoopbackServer
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
@@ -47,7 +47,7 @@ from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.restore.rescale import check_options, wanted_partitions
 from strobe.hosts.spark.restore.resume import bring_up
 from strobe.hosts.spark.snapshot.checkpoints import open_checkpoints
-from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, utc_now
+from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
 from strobe.hosts.spark.snapshot.messages import ToAgent
 from strobe.hosts.spark.snapshot.metrics import JobStatus, SupervisorStatus

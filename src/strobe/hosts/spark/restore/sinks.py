@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from strobe.hosts.shared.clock import utc_now
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.commit.ledger import Entry, Ledger, PartState, SinkLedger, named_handles, read_ledgers
 from strobe.hosts.spark.connectors.base import Part, SinkContext, SinkFate, TransactionalSink
 from strobe.hosts.spark.connectors.origin import position_number
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.hosts.spark.home.job_home import JobHome
-from strobe.hosts.spark.snapshot.coordinator import utc_now
 from strobe.model.errors import Failed, HostFault, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant

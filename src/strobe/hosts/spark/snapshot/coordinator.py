@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from strobe.hosts.shared.clock import SYSTEM, Clock, utc_text
+from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.snapshot.decisions import Decisions
 from strobe.hosts.spark.snapshot.messages import (
@@ -30,7 +30,7 @@ from strobe.hosts.spark.snapshot.messages import (
     ToCoordinator,
     TrimChannel,
 )
-from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, utc_now, with_figures
+from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, with_figures
 from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
@@ -62,7 +62,7 @@ from strobe.protocol.coordinator.messages import (
 from strobe.protocol.events import BarrierOptions
 from strobe.store.consistency import InconsistentCut
 
-__all__ = ["CoordinatorHost", "Progress", "SnapshotWriter", "utc_now"]
+__all__ = ["CoordinatorHost", "Progress", "SnapshotWriter"]
 
 _log = logging.getLogger("strobe.coordinator")
 HISTORY = 100
@@ -352,7 +352,7 @@ class CoordinatorHost:
 
     def _start_snapshot(self, trigger: Trigger) -> None:
         snapshot = trigger.snapshot
-        progress = Progress(snapshot, trigger.kind, "in progress", utc_text(self._clock))
+        progress = Progress(snapshot, trigger.kind, "in progress", utc_now(self._clock))
         self._gathering[snapshot] = _Gathering(progress, self._clock.monotonic())
         self._report(progress, self._gathering[snapshot])
         try:

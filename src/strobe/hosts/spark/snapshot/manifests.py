@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from strobe import __version__
-from strobe.hosts.shared.clock import SYSTEM
+from strobe.hosts.shared.clock import SYSTEM, utc_now
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.home.history import SnapshotHistory
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.snapshot.messages import StagePart
-from strobe.hosts.spark.snapshot.progress import Progress, past, utc_now
+from strobe.hosts.spark.snapshot.progress import Progress, past
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.model.errors import Failed, StrobeError

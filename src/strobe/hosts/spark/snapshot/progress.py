@@ -15,18 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from strobe.hosts.shared.clock import utc_text
+from strobe.hosts.shared.clock import utc_now
 from strobe.hosts.spark.home.history import PastSnapshot, PastStage
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.manifest import NodeRecord, Timing
 
-__all__ = ["Progress", "arrived", "completed", "past", "utc_now", "with_figures"]
-
-
-def utc_now() -> str:
-    return utc_text()
+__all__ = ["Progress", "arrived", "completed", "past", "with_figures"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from strobe.hosts.spark.snapshot.metrics import StateStatus
+from strobe.store.times import utc_seconds
 
 __all__ = ["WINDOW", "BatchReport", "Rate", "StageMeter", "batch_report", "state_status", "watermark"]
 
@@ -52,7 +52,7 @@ def batch_report(progress: Mapping[str, Any]) -> BatchReport | None:
     return BatchReport(
         run=str(progress["runId"]),
         batch=int(progress["batchId"]),
-        began=_seconds(str(progress["timestamp"])),
+        began=utc_seconds(str(progress["timestamp"])),
         took_ms=took,
         rows=max(0, int(progress.get("numInputRows") or 0)),
         late_rows=sum(int(o.get("numRowsDroppedByWatermark") or 0) for o in operators),
@@ -154,7 +154,3 @@ class StageMeter:
         if running_since is not None:
             inside += max(0.0, now - max(running_since, last, begin))
         return round(min(1.0, inside / (now - begin)), 3)
-
-
-def _seconds(said: str) -> float:
-    return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()
