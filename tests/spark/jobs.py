@@ -6,8 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 import strobe
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.snapshot.metrics import StageStatus
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import Manifest
@@ -28,6 +34,16 @@ def finish(job: strobe.Job) -> None:
     """A bounded job ends by itself."""
     assert job.wait(PATIENCE), job.status()
     assert job.state is strobe.JobState.FINISHED, job.error
+
+
+def run_to_the_end(pipeline: Pipeline, home: Path, spark: SparkSession, **options: Any) -> None:
+    """A bounded job, resumed or, with `options`, restored, in a session that others use, too: nothing of it is left
+    there, whatever happens."""
+    job = start_job(pipeline, home=str(home), spark=spark, restore=RestoreOptions(**options))
+    try:
+        finish(job)
+    finally:
+        job.stop()
 
 
 def stage(job: strobe.Job, uid: str) -> StageStatus:
