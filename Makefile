@@ -47,6 +47,7 @@ setup: $(STAMP) ## lay out .venv from the lock files, with the strobe command in
 	  $(PY) -P src/strobe/hosts/spark/jvm/java.py >/dev/null; \
 	} || { echo "Spark has no Java. Install Java 17 or newer, then: make setup" >&2; exit 1; }
 	@$(PY) -P src/strobe/hosts/spark/job/record_classes.py
+	@$(PY) -m compileall -q src  # .ci/run writes no bytecode: each of the commands that tests start would compile its own
 
 # Every download is checked against a hash. pyspark is published as source only: it is built with the locked setuptools,
 # never with one fetched on the side, hence no build isolation; everything else must come as a wheel.
