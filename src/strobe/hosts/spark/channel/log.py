@@ -30,7 +30,7 @@ import json
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -96,6 +96,7 @@ class ChannelLog:
         self.redefined = -1  # the newest version in which somebody else changed columns, properties or protocol
         self.incarnation = Incarnation(0)
         self.timeline = Timeline(0)
+        self._watchers: list[Callable[[], None]] = []
         self.refresh()
 
     @property
@@ -217,6 +218,20 @@ class ChannelLog:
             while (raw := _read(self._dir / entry_name(self._next))) is not None:
                 self._absorb(self._next, raw)
             return self._head
+
+    def watch(self, grew: Callable[[], None]) -> None:
+        """Call `grew` after each commit that is announced here. It must not block: the producer waits for it."""
+        with self._lock:
+            self._watchers.append(grew)
+
+    def unwatch(self, grew: Callable[[], None]) -> None:
+        with self._lock:
+            self._watchers = [watcher for watcher in self._watchers if watcher != grew]
+
+    def announce(self) -> None:
+        """By the producer, after a commit. Commits of other processes are seen only by `refresh`."""
+        for grew in tuple(self._watchers):
+            grew()
 
     @staticmethod
     def first_unreadable(path: Path, after: int) -> int | None:

@@ -334,6 +334,7 @@ class ChannelWriter:
                 if self._claim(version, entry):
                     self.log.refresh()
                     self._checkpoints.committed(version)
+                    self.log.announce()
                     return version
 
     def _claim(self, version: int, entry: Entry) -> bool:

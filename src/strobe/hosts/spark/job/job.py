@@ -54,6 +54,7 @@ from strobe.hosts.spark.snapshot.metrics import JobStatus, SupervisorStatus
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.uploads import PartUploads
 from strobe.hosts.spark.stage.agent import StageAgent, StageContext
+from strobe.hosts.spark.stage.asking import hold_of
 from strobe.hosts.spark.stage.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import Failed, Misuse, StrobeError
@@ -256,6 +257,7 @@ class Job:
             sinks=self._sinks.get(spec.uid, ()),
             sink_positions=stage.sink_positions,
             clock=self._clock,
+            hold=hold_of(spec, has_source=has_source),
         )
         agent = StageAgent(context)
         self._agents[spec.uid] = agent

@@ -142,6 +142,11 @@ class StageAgent:
         return self._ask(IdleAsked())
 
     @property
+    def holds(self) -> bool:
+        """Whether Spark's question is kept because there is nothing to read."""
+        return self._life is not None and self._life.holds
+
+    @property
     def halting(self) -> bool:
         """Whether it admits nothing more."""
         return self._life is not None and self._life.halting

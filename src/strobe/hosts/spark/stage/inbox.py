@@ -21,8 +21,8 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.events import AlignmentTimedOut
 
 __all__ = [
-    "BatchArrived", "BatchEnded", "Closed", "HaltAsked", "IdleAsked", "Inbox", "Item", "LookAsked", "PlanAsked",
-    "Question", "SinkVoted", "StopAsked", "Uploaded",
+    "BatchArrived", "BatchEnded", "Closed", "HaltAsked", "IdleAsked", "Inbox", "InputGrew", "Item", "LookAsked",
+    "PlanAsked", "Question", "SinkVoted", "StopAsked", "Uploaded",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -80,6 +80,14 @@ class BatchEnded:
     failed: bool
 
 
+# ── from a producer of what the stage reads ─────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class InputGrew:
+    """A channel that the stage reads has a new commit: rows, a barrier or the end."""
+
+
 # ── from the stage's runner ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -124,8 +132,8 @@ class SinkVoted:
 
 
 Item: TypeAlias = (
-    PlanAsked | BatchArrived | BatchEnded | HaltAsked | StopAsked | IdleAsked | LookAsked | Uploaded | SinkVoted
-    | AlignmentTimedOut | ToAgent
+    PlanAsked | BatchArrived | BatchEnded | InputGrew | HaltAsked | StopAsked | IdleAsked | LookAsked | Uploaded
+    | SinkVoted | AlignmentTimedOut | ToAgent
 )  # fmt: skip
 
 

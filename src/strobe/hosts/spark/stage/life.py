@@ -21,6 +21,12 @@ read, so a snapshot costs a stage no micro-batch, and a stage without data passe
 A batch *waits* in front of the stage's function if the stage was recorded for the snapshot that ends the job: what it
 would do belongs to whoever goes on from there. If that snapshot is given up, the batch begins; if the job ends, it is
 left for the next start. Meanwhile Spark does not ask, so the thread looks at the channels by itself.
+
+A question is *held* while there is nothing to read: Spark would only ask again, and every question goes through a
+process of its own. Whatever comes in meanwhile, a commit of a producer among it, is a reason to look: barriers are
+passed on as they come, and if there are rows, the held question is answered with nothing, at once, so that Spark asks
+again. It does not get the rows by the held question, or it would count the time of waiting as work of the batch. The
+first question after a batch is never held: by its answer Spark decides whether a batch without rows is due.
 """
 
 from __future__ import annotations
@@ -42,6 +48,7 @@ from strobe.hosts.spark.stage.inbox import (
     HaltAsked,
     IdleAsked,
     Inbox,
+    InputGrew,
     Item,
     LookAsked,
     PlanAsked,
@@ -97,6 +104,7 @@ class StageLife:
         self._running: int | None = None  # the batch that is being written
         self._waiting: BatchArrived | None = None
         self._plans: list[PlanAsked] = []  # that cannot be answered yet
+        self._held: tuple[PlanAsked, float] | None = None  # the one that waits for rows, and until when
         self._halts: list[HaltAsked] = []
         self._asked: set[str] = set()
         self._rounds = 0  # times that Spark has planned since the last batch
@@ -109,6 +117,9 @@ class StageLife:
     # ── called from any thread ──────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
+        if self._stage.hold:
+            for log in self._stage.inputs.values():
+                log.watch(self._input_grew)
         self._thread.start()
 
     def put(self, item: Item) -> None:
@@ -122,6 +133,9 @@ class StageLife:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(patience)
 
+    def _input_grew(self) -> None:
+        self.put(InputGrew())
+
     @property
     def batch(self) -> int:
         """The last batch that is committed."""
@@ -134,6 +148,11 @@ class StageLife:
     def lag_of(self, producer: NodeId) -> tuple[int, int]:
         """Rows and commits that wait in one of them."""
         return self._recorder.reading.lag_of(producer)
+
+    @property
+    def holds(self) -> bool:
+        """Whether Spark has asked, and there is nothing to read."""
+        return self._held is not None
 
     @property
     def machine(self) -> Barriers | None:
@@ -156,6 +175,8 @@ class StageLife:
             if item is not None:
                 self.take(item)
             self.go_on()
+        for log in self._stage.inputs.values():
+            log.unwatch(self._input_grew)
         self._inbox.close()
 
     def _timeout(self) -> float | None:
@@ -172,6 +193,8 @@ class StageLife:
             return _COMMIT_POLL
         if self._waiting is not None:
             return _WAITING_POLL
+        if self._held is not None:
+            return max(0.0, self._held[1] - self._stage.clock.monotonic())
         return _ALONE_POLL if self._alone else None
 
     def take(self, item: Item) -> None:
@@ -188,6 +211,8 @@ class StageLife:
         match item:
             case PlanAsked():
                 self._plan(item)
+            case InputGrew():
+                pass  # a held question is looked at again in any case; else Spark asks in a moment
             case BatchArrived():
                 self._arrive(item)
             case BatchEnded():
@@ -226,6 +251,7 @@ class StageLife:
             plans, self._plans = self._plans, []
             for plan in plans:
                 self.take(plan)
+        self._let_ask_again()
 
     def _try_halt(self) -> None:
         try:
@@ -288,8 +314,37 @@ class StageLife:
             self._rounds += 1
             self._rest(self._finished)
             self._ends = self._recorder.plan()
+            if self._rounds > 1 and self._stage.hold and self._apart is None and not self._has_rows():
+                self._held = (asked, self._stage.clock.monotonic() + self._stage.hold)
+                return
+        self._answer(asked)
+
+    def _answer(self, asked: PlanAsked) -> None:
         self._asked.add(asked.reader)
         asked.answer(max(asked.start, self._ends.get(asked.producer, asked.start)))
+
+    def _has_rows(self) -> bool:
+        """Whether the next batch has something to read, by its plan."""
+        read = self._recorder.reading.offsets
+        return any(end > read[producer] for producer, end in self._ends.items())
+
+    def _let_ask_again(self) -> None:
+        """Answer the held question if there is a reason for another one: rows, the end, or the time."""
+        if self._held is None:
+            return
+        asked, until = self._held
+        try:
+            if not self._admits_nothing and self._stage.clock.monotonic() < until:
+                self._rest(self._finished)
+                self._ends = self._recorder.plan()
+                if not self._has_rows():
+                    return
+        except Exception as error:
+            self._held = None
+            asked.refuse(error)
+            return
+        self._held, self._ends = None, {}
+        self._answer(asked)
 
     def _arrive(self, arrived: BatchArrived) -> None:
         if not self.live:

@@ -41,7 +41,8 @@ def _nothing(snapshot: SnapshotId) -> Mapping[str, Json]:
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """What a stage's agent works with, the same in all its lives. `post` carries messages to the coordinator;
-    `sinks` are those that deliver on snapshot; `sink_positions` is where each of the others stands."""
+    `sinks` are those that deliver on snapshot; `sink_positions` is where each of the others stands. `hold`: how many
+    seconds at most Spark's question is kept while there is nothing to read."""
 
     uid: NodeId
     checkpoint: Path
@@ -56,6 +57,7 @@ class StageContext:
     sinks: tuple[Voter, ...] = ()
     sink_positions: Callable[[SnapshotId], Mapping[str, Json]] = _nothing
     clock: Clock = SYSTEM
+    hold: float = 0.0
 
 
 @dataclass(slots=True)

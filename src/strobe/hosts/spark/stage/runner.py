@@ -31,6 +31,7 @@ from strobe.hosts.spark.pipeline.pipeline import StageSpec
 from strobe.hosts.spark.plans.description import crashed_processor
 from strobe.hosts.spark.snapshot.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.stage.agent import StageAgent
+from strobe.hosts.spark.stage.asking import polling
 from strobe.hosts.spark.stage.failures import is_outage, permanent, reason, refused_query
 from strobe.hosts.spark.stage.settling import Settling
 from strobe.hosts.spark.stage.watermarks import WatermarkKeeper
@@ -126,7 +127,9 @@ class StageRunner:
 
     @property
     def waiting(self) -> bool:
-        """Whether Spark has looked at the source and found nothing to read."""
+        """Whether Spark has looked at what it reads and found nothing."""
+        if self.agent.holds:
+            return True
         query = self._query
         try:
             status = query.status if query is not None else {}
@@ -348,7 +351,8 @@ class StageRunner:
         spark: SparkSession = self._result.sparkSession
         self._watermarks.begin_life()
         with _starting:
-            settings = {"spark.sql.shuffle.partitions": str(self._partitions), **spec.conf}
+            partitions = {"spark.sql.shuffle.partitions": str(self._partitions)}
+            settings = {**partitions, **polling(spec, has_source=self.has_source), **spec.conf}
             before = {key: spark.conf.get(key, None) for key in settings}
             try:
                 for key, value in settings.items():

@@ -1,0 +1,89 @@
+"""What a job costs that has nothing to do: processor time, processes, memory. A chain of 3 stages, and one of 20.
+
+    python bench/idle.py                     both lengths, under Strobe and as plain queries chained by hand, 30 s each
+    python bench/idle.py --stages 3 --sides strobe
+    python bench/idle.py --quick             3 stages, 5 s
+
+A file goes through the whole chain first; then nothing comes, and after a pause the processor time of all processes is
+counted. Cores: seconds of processor time in a second. Memory is Pss: pages that several processes share count once.
+Strobe's defaults, so the job takes a checkpoint every 10 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from _chain import SIDES, chain, processes, put_file
+
+ROLES = ("driver", "JVM", "worker", "reader")
+
+
+def measure(side: str, stages: int, seconds: float, work: Path) -> dict[str, float]:
+    with chain(side, stages, work / "data", work) as running:
+        put_file(work / "data", 0)
+        while running.rows() < 10:
+            time.sleep(0.05)
+        time.sleep(seconds / 2)
+        before = {role: sum(p.processor for p in processes() if p.role == role) for role in ROLES}
+        began = time.perf_counter()
+        time.sleep(seconds)
+        after = processes()
+        passed = time.perf_counter() - began
+        figures = {f"{r} cores": (sum(p.processor for p in after if p.role == r) - before[r]) / passed for r in ROLES}
+        figures |= {f"{r} MB": sum(p.memory for p in after if p.role == r) for r in ROLES}
+        return {
+            "cores": sum(figures[f"{r} cores"] for r in ROLES),
+            "processes": len(after),
+            "MB": sum(p.memory for p in after),
+            **figures,
+        }
+
+
+def run(side: str, stages: int, seconds: float) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="strobe-bench-idle-") as work:
+        command = [sys.executable, __file__, "--side", side, "--stages", str(stages)]
+        done = subprocess.run(
+            [*command, "--seconds", str(seconds), "--work", work], capture_output=True, text=True, check=False, cwd=work
+        )
+    if done.returncode:
+        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stages", default="3,20")
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        print(json.dumps(measure(args.side, int(args.stages), args.seconds, args.work)))
+        return
+    if args.quick:
+        args.stages, args.seconds, args.sides = "3", 5.0, "strobe"
+    sides = args.sides.split(",")
+    for stages in map(int, args.stages.split(",")):
+        found = {side: run(side, stages, args.seconds) for side in sides}
+        print(f"{stages} stages{'':<16}" + "".join(f"{side:>10}" for side in sides))
+        for name in found[sides[0]]:
+            print(f"{name:<24}" + "".join(f"{found[s][name]:>10.{3 if 'cores' in name else 0}f}" for s in sides))
+        if len(sides) == 2:
+            more = found[sides[0]]["MB"] - found[sides[1]]["MB"]
+            print(f"{'MB more per channel':<24}{more / (stages - 1):>10.0f}")
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

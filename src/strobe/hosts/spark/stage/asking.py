@@ -1,0 +1,43 @@
+"""How often Spark asks a stage's sources for more when there is nothing to read.
+
+Spark asks without end: after a pause (its `pollingDelay`) it asks every source of the query again. Each question has
+its price: one to a channel goes through a process and the driver, a directory is listed, Kafka is asked over the
+network. So an idle job is as expensive as its questions are many.
+
+*Channels only.* The driver knows when there is something to read, so it holds the question until then (`stage.life`),
+for at most a second, and the pause is short: it is waited for only after the last rows of a burst.
+
+*Spark's own sources.* Nobody says when they have more. The pause is longer than Spark's own 10 ms. It comes only after
+a look that found nothing: a busy stage does not notice it, and the first row after a quiet time waits half of it.
+
+*Both.* While a question of the channel is held, the source is not asked; so it is not held, and the session's pause, a
+short one, counts for both.
+
+With a trigger of the user's own the questions come when that says, and are answered at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from strobe.hosts.spark.pipeline.pipeline import StageSpec
+
+__all__ = ["hold_of", "polling"]
+
+_POLLING_DELAY: Final = "spark.sql.streaming.pollingDelay"
+_HOLD: Final = 1.0  # seconds
+_AFTER_A_HOLD: Final = "5ms"
+_SOURCES: Final = "100ms"
+
+
+def hold_of(spec: StageSpec, *, has_source: bool) -> float:
+    """For how many seconds a question of the stage's query may be held; 0: not at all. While it is, the query's other
+    sources are not asked."""
+    return _HOLD if spec.inputs and not has_source and not spec.trigger else 0.0
+
+
+def polling(spec: StageSpec, *, has_source: bool) -> dict[str, str]:
+    """Spark's setting for the stage's query, if it is another one than the session's."""
+    if spec.trigger or (spec.inputs and has_source):
+        return {}
+    return {_POLLING_DELAY: _SOURCES if has_source else _AFTER_A_HOLD}
