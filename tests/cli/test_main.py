@@ -43,6 +43,16 @@ def test_help_lists_every_command_without_importing_any() -> None:
     assert done.stdout.splitlines()[-1] == "['strobe.cli.output', 'strobe.cli.main']"
 
 
+def test_the_list_of_jobs_imports_nothing_of_how_they_run(tmp_path: Path) -> None:
+    script = f"import sys; from strobe.cli.main import main\ntry: main(['list', '--home', {str(tmp_path)!r}])\n"
+    script += "except SystemExit: pass\n"
+    script += "print([m for m in sys.modules if m.startswith(('strobe.protocol', 'strobe.hosts.spark', 'pyspark'))])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    imported = done.stdout.splitlines()[-1].strip("[]").replace("'", "").split(", ")
+    home = ("strobe.hosts.spark", "strobe.hosts.spark.home")
+    assert [name for name in imported if name not in home and not name.startswith("strobe.hosts.spark.home.")] == []
+
+
 def test_the_version_is_the_packages(strobe: Strobe) -> None:
     assert strobe("--version").out == f"strobe {__version__}\n"
 

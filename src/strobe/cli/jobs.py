@@ -1,21 +1,19 @@
-"""`strobe list`, `checkpoints`, `checkpoint`, `savepoint`, `stop`, `cancel`: jobs, from another process."""
+"""`strobe checkpoints`, `checkpoint`, `savepoint`, `stop`, `cancel`: jobs, from another process."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from msgspec import to_builtins
 
+from strobe.cli.job_list import job_kind
 from strobe.cli.live_view import human_bytes, human_ms, reasons
 from strobe.cli.operator_view import checkpoint_tables
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.commit.ledger import read_ledgers
 from strobe.hosts.spark.home.history import PastFigures, read_history
-from strobe.hosts.spark.home.job_home import read_runtime
-from strobe.hosts.spark.home.listing import list_jobs
 from strobe.hosts.spark.home.supervision import read_supervision
 from strobe.hosts.spark.job.control import call_job
 from strobe.hosts.spark.snapshot.metrics import progress_from_json
@@ -31,26 +29,9 @@ from strobe.store.s3 import is_s3
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = [
-    "cancel_command", "check_known", "checkpoint_command", "checkpoints_command", "job_kind", "list_command", "numbers",
-    "savepoint_command", "show_doubt", "stop_command",
+    "cancel_command", "check_known", "checkpoint_command", "checkpoints_command", "savepoint_command", "show_doubt",
+    "stop_command",
 ]  # fmt: skip
-
-
-@click.command("list", cls=Command, examples=(("strobe list", "the jobs of this home, and whether they run"),))
-@common_options
-def list_command(session: Session) -> None:
-    """List the jobs of this home directory."""
-    jobs = [{**asdict(job), "kind": job_kind(session, job.job)} for job in list_jobs(session.home)]
-    if session.json:
-        session.answer(jobs)
-    elif not jobs:
-        session.say(f"No job has run in {session.home}.")
-    for job in jobs if not session.json else ():
-        session.say(
-            (f"{job['job']:<24}", "bold"), f"{job['state']:<12}", "live  " if job["kind"] == "live" else "",
-            f"checkpoints {numbers(job['job'], job['checkpoints'])}",
-            f"   started {job['started']}" if job["started"] else "",
-        )  # fmt: skip
 
 
 @click.command(
@@ -246,12 +227,6 @@ def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
     session.say(f"      strobe verify {done['path']} --root {done['root']}   checks every byte, wherever it is")
 
 
-def numbers(job: str, checkpoints: tuple[int, ...] | None) -> str:
-    if checkpoints is None:
-        return f"unknown: their store cannot be asked, `strobe checkpoints {job}` says why"
-    return ", ".join(map(str, checkpoints)) or "none"
-
-
 def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[str, Json]:
     try:
         manifest = store.load(snapshot)
@@ -286,14 +261,6 @@ def check_known(session: Session, job: str) -> None:
             untouched="Nothing was changed.",
             next=f"{did_you_mean(job, jobs_in(session.home))}The jobs there: {known}. Another home: --home DIR.",
         )
-
-
-def job_kind(session: Session, job: str) -> str:
-    """Which host runs it: `spark`, or `live`."""
-    try:
-        return str((read_runtime(session.home, job) or {}).get("kind", "spark"))
-    except StrobeError:
-        return "spark"
 
 
 def _check_live(session: Session, job: str) -> None:

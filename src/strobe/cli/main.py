@@ -39,7 +39,7 @@ class Lazy:
 
 COMMANDS: Final[Mapping[str, Lazy]] = {
     "run": Lazy("strobe.cli.run:run_command", "Run a pipeline, or resume it."),
-    "list": Lazy("strobe.cli.jobs:list_command", "List the jobs of this home directory."),
+    "list": Lazy("strobe.cli.job_list:list_command", "List the jobs of this home directory."),
     "status": Lazy("strobe.cli.status:status_command", "Show a job: its stages, its checkpoints."),
     "logs": Lazy("strobe.cli.logs:logs_command", "Show what a job has logged."),
     "checkpoints": Lazy("strobe.cli.jobs:checkpoints_command", "Show a job's checkpoints."),

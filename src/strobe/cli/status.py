@@ -10,7 +10,8 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from strobe.cli.jobs import check_known, job_kind, numbers, show_doubt
+from strobe.cli.job_list import job_kind, numbers
+from strobe.cli.jobs import check_known, show_doubt
 from strobe.cli.operator_view import job_view
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.home.listing import summarise
