@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -86,7 +87,7 @@ def _role(pid: int, words: list[bytes]) -> str:
         return "driver"
     if words[0].endswith(b"java"):
         return "JVM"
-    return "worker" if b"pyspark.daemon" in words else "reader"
+    return "worker" if words[1:3] == [b"-m", b"pyspark.daemon"] else "reader"
 
 
 def _fields(place: Path) -> list[str]:
@@ -157,7 +158,10 @@ class _Plain:
     started: Spent
 
     def rows(self) -> int:
-        files = self.directory.glob("[!._]*.parquet")
+        """Those of the files that the sink has committed."""
+        logs = [log for log in self.directory.glob("_spark_metadata/[0-9]*") if log.stat().st_size]
+        lines = [line for log in logs for line in log.read_text().splitlines() if line.startswith("{")]
+        files = {json.loads(line)["path"].removeprefix("file://") for line in lines}
         return sum(pq.read_metadata(file).num_rows for file in files)
 
 

@@ -1,7 +1,7 @@
 """A question of Spark's is held while there is nothing to read: what answers it, and what must not wait for it.
 
-The stages hold for an hour, so whatever is answered here was answered by an event. The threads are real, the queries are
-played.
+The stages hold for an hour, so whatever is answered here was answered by an event. The threads are real, the queries
+are played.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def spec() -> Callable[..., StageSpec]:
     def made(reads: str | None, **more: object) -> StageSpec:
         pipeline = strobe.Pipeline("p")
         pipeline.stage(uid="a")(lambda spark: spark)
-        pipeline.stage(uid="b", reads=reads, **more)(lambda *frames, **named: (frames, named))  # type: ignore[arg-type]
+        pipeline.stage(uid="b", reads=reads, **more)(lambda *frames, **named: (frames, named))  # type: ignore[arg-type, type-var]
         return pipeline.stages[NodeId("b")]
 
     return made

@@ -72,6 +72,7 @@ class _Stage:
     files: FileBacklog | None = None
     sinks: dict[str, Rate] = field(default_factory=dict)
     sources: tuple[Mapping[str, Any], ...] = ()
+    reported: tuple[int, int] | None = None  # the newest batch that Spark has reported, by the stage's life
 
 
 class JobObserver:
@@ -193,10 +194,15 @@ class JobObserver:
             self._tell(self._ended.popleft())
 
     def _look_at(self, uid: NodeId, stage: _Stage) -> None:
-        reports = _reports(stage.runner.query, stage.meter.last)
+        ended = stage.runner.last_ended
+        # Asking Spark costs something, and an idle job should not. Of its own sources it has news without a batch, too.
+        known = ended is not None and ended == stage.reported and not stage.runner.has_source
+        reports = [] if known else _reports(stage.runner.query, stage.meter.last)
         now = SYSTEM.time()
         with self._lock:
             new = [report for progress in reports if (report := stage.meter.take(progress)) is not None]
+            if ended is not None and any(report.batch == ended[1] for report in new):
+                stage.reported = ended
             if reports:
                 stage.sources = tuple(reports[-1].get("sources") or ())
             stage.meter.rows_in.sample(now, stage.meter.rows)

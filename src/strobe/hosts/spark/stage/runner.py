@@ -86,6 +86,7 @@ class StageRunner:
         self.failure: StrobeError | None = None  # why it could not even start
         self.rows_out = 0
         self.busy_since: float | None = None  # when the batch that runs began
+        self.last_ended: tuple[int, int] | None = None  # the life in which a batch was written last, and the batch
         self._result = result
         self._partitions = partitions
         self._restart = restart
@@ -407,6 +408,7 @@ class StageRunner:
             self._watermarks.end_batch(batch_id)
             self.agent.check_live(batch_id)
             done = True
+            self.last_ended = (self._life, batch_id)
         except BaseException as error:
             self._cause = error
             raise
