@@ -10,8 +10,8 @@ drivers that write the same batch at the same moment would both succeed. Strobe 
 Neither manager syncs anything: what must survive a power cut, Strobe syncs itself. Spark's and Hadoop's checksum
 files beside each of these are off: a snapshot has its own hash of every file, and they treble the number of files.
 
-*Idle stages.* A query that has found nothing to read looks again after 25 ms, not 10: every look goes through a Python
-process and the driver, and an idle job of three stages used half of a core for it.
+*Idle stages.* A query that has found nothing to read looks again after 25 ms, not 10, if its stage says nothing else:
+`stage.asking` does for most of them.
 
 *Data.* Timestamps are written as microseconds: Spark's default INT96 is read as nanoseconds by Arrow.
 
@@ -41,6 +41,7 @@ from strobe.hosts.spark.jvm.class_archive import jvm_option
 from strobe.hosts.spark.jvm.launch import launch
 from strobe.hosts.spark.jvm.output import SparkOutput
 from strobe.hosts.spark.jvm.ports import guard_callbacks, is_local, port_settings, warn_if_open
+from strobe.hosts.spark.jvm.readers import ReaderServer
 from strobe.hosts.spark.jvm.session_directory import SessionDirectory
 from strobe.hosts.spark.jvm.worker_python import worker_python
 from strobe.model.errors import Failed, Misuse, StrobeError
@@ -62,9 +63,9 @@ DEFAULT_MASTER: Final = "local[*]"
 FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _MIN_BATCHES: Final = 100
-_WARM_UP: Final = 60.0  # seconds
 _HANGING_UP: Final = 10.0  # seconds
 _output: Final = SparkOutput()
+_readers: Final[list[ReaderServer]] = []  # of the JVM that runs
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -115,7 +116,7 @@ def spark_session(
     those settings that it can still take; what it cannot is Misuse.
     """
     check_settings(extra or {}, "The session")
-    warming = None
+    readers = None
     exists = SparkContext._active_spark_context is not None
     if not exists and SparkContext._gateway is None:
         directory = SessionDirectory()
@@ -125,7 +126,8 @@ def spark_session(
         settings.setdefault("spark.pyspark.python", sys.executable)
         # Outside of spark-submit, pyspark takes the workers' Python from here and not from the setting.
         os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
-        warming = _warm_up(settings["spark.pyspark.python"])
+        readers = ReaderServer(settings["spark.pyspark.python"], directory.path)
+        _readers.append(readers)
         if log is None and home is not None:
             log = _output.before_any_job(home)
         _start_jvm(settings, directory, Path(log) if log is not None else None)
@@ -147,9 +149,10 @@ def spark_session(
     warn_if_open(session)
     if exists and log is not None:
         _output.become(Path(log))
-    if warming is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            warming.wait(_WARM_UP)
+    if readers is not None:
+        readers.await_ready()
+        if Path(os.environ["PYSPARK_PYTHON"]).parent != directory.path:
+            readers.end()  # nobody asks for one, but the modules have been read from the disk
     return session
 
 
@@ -229,6 +232,8 @@ def end_spark() -> None:
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends with it
+        while _readers:
+            _readers.pop().end()
         SparkContext._gateway = SparkContext._jvm = None
 
 
@@ -283,23 +288,6 @@ def _without_tracebacks(session: SparkSession) -> None:
     # Its serializer prints the traceback of what it cannot pickle, and then raises the error.
     util: Any = pyspark.util
     util.print_exec = lambda stream: _log.debug("what could not be pickled", exc_info=True)
-
-
-def _warm_up(python: str) -> subprocess.Popen[bytes] | None:
-    """Have the modules of Spark's Python workers read from the disk once, while the JVM starts.
-
-    Spark starts a Python process for every channel that a stage reads, and gives up on one that is not up within ten
-    seconds. On a cold disk it may not be: 0.4 s of work were seen to take 9 s.
-    """
-    modules = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner", "pandas")
-    try:
-        return subprocess.Popen(
-            [python, "-c", f"import {', '.join(modules)}, strobe.hosts.spark.channel.source"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except OSError:
-        return None  # Spark will say what is wrong with this Python
 
 
 def _start_jvm(settings: dict[str, str], directory: SessionDirectory, log: Path | None) -> None:

@@ -5,6 +5,8 @@ each worker that starts compiles the part of pyspark that it needs: 0.9 s of pro
 each of the three or four processes that a query with a channel starts, and Spark gives up on one that takes ten
 seconds. The package that the driver itself has imported is the same, compiled: the workers are made to take that.
 
+A process that plans the batches of a stream is not started at all, but asked for: see `reader_server`.
+
 What else is on the path comes before it, as in the driver: a module of the user's hides an installed one.
 """
 
@@ -15,6 +17,9 @@ import shlex
 from pathlib import Path
 
 import pyspark
+
+from strobe.hosts.spark.jvm import reader_stub
+from strobe.hosts.spark.jvm.readers import READER_MODULE, SOCKET
 
 __all__ = ["worker_python"]
 
@@ -30,6 +35,9 @@ for entry in $PYTHONPATH; do
   esac
 done
 export PYTHONPATH="$first"{packages}
+if [ "$1 $2" = "-m {reader}" ]; then
+  exec {python} -I -S {stub} {socket} {reader}
+fi
 exec {python} "$@"
 """
 
@@ -40,6 +48,14 @@ def worker_python(python: str, place: Path) -> str:
     if os.name != "posix" or not packages.is_dir() or ":" in str(packages):
         return python
     script = place / "python"
-    script.write_text(_SCRIPT.format(packages=shlex.quote(str(packages)), python=shlex.quote(python)))
+    script.write_text(
+        _SCRIPT.format(
+            packages=shlex.quote(str(packages)),
+            python=shlex.quote(python),
+            reader=READER_MODULE,
+            stub=shlex.quote(reader_stub.__file__),
+            socket=shlex.quote(str(place / SOCKET)),
+        )
+    )
     script.chmod(0o700)
     return str(script) if os.access(script, os.X_OK) else python  # a directory may forbid programs
