@@ -15,9 +15,10 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strobe.hosts.spark.channel.columns import FIELD_ID
@@ -37,6 +38,7 @@ _OPTIONS: Final = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "mapreduce.fileoutputcommitter.cleanup-failures.ignored": "true",
 }
+_columns: Final[WeakKeyDictionary[ChannelWriter, list[Column]]] = WeakKeyDictionary()
 
 
 def write_batch(
@@ -68,12 +70,14 @@ def write_files(
 
 
 def _numbered(df: DataFrame, writer: ChannelWriter) -> DataFrame:
-    """Spark writes the numbers of columns into the file."""
-    columns = (
-        F.col("`{}`".format(c.name.replace("`", "``"))).alias(c.name, metadata={FIELD_ID: c.number})
-        for c in writer.columns.columns
-    )
-    return df.select(*columns)
+    """Spark writes the numbers of columns into the file. Each takes a dozen calls to the JVM to say, so they are kept:
+    a writer has the same columns for as long as it lives."""
+    if writer not in _columns:
+        _columns[writer] = [
+            F.col("`{}`".format(c.name.replace("`", "``"))).alias(c.name, metadata={FIELD_ID: c.number})
+            for c in writer.columns.columns
+        ]
+    return df.select(*_columns[writer])
 
 
 def write_parquet(
