@@ -21,7 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from _chain import SIDES, chain, put_file, spent
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench._chain import SIDES, chain, put_file, spent
 
 FILES = 5
 

@@ -20,7 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from _chain import SIDES, chain, processes, put_file
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench._chain import SIDES, chain, processes, put_file
 
 ROLES = ("driver", "JVM", "worker", "reader")
 

@@ -25,7 +25,7 @@ from strobe.hosts.spark.channel.columns import FIELD_ID
 from strobe.hosts.spark.channel.log import Commit, DataFile
 from strobe.hosts.spark.channel.writer import DATA, ChannelWriter
 
-__all__ = ["parquet_files", "write_batch", "write_files", "write_parquet"]
+__all__ = ["parquet_files", "run_only", "write_batch", "write_files", "write_parquet"]
 
 _OPTIONS: Final = {
     # The cheapest to write and to read of what was measured (bench/channel.py --codecs): encodings that pack numbers,
@@ -62,7 +62,7 @@ def write_files(
 ) -> tuple[DataFile, ...]:
     """The first half of `write_batch`: the files are there, but nobody sees them yet."""
     if writer.has_batch(batch):
-        _run(df)
+        run_only(df)
         return ()
     place = f"{DATA}/{writer.timeline}/{batch}-{uuid.uuid4().hex[:8]}"
     write_parquet(_numbered(df, writer), writer.path / place, max_files=max_files)
@@ -101,5 +101,6 @@ def parquet_files(table: Path, place: str) -> tuple[DataFile, ...]:
     return tuple(files)
 
 
-def _run(df: DataFrame) -> None:
+def run_only(df: DataFrame) -> None:
+    """Compute it, and keep nothing of it but the query's state."""
     df.write.format("noop").mode("overwrite").save()

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.channel.gate import Gate, GateHandler
+from strobe.hosts.spark.channel.parquet import run_only
 from strobe.hosts.spark.connectors.base import Sink
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.job.job import DEFAULT_MASTER, Job, JobState, default_home, start_job
@@ -67,7 +68,7 @@ class _Discard(Sink):
         return "nowhere (rehearsal)"
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        batch.write.format("noop").mode("overwrite").save()
+        run_only(batch)
 
 
 def dry_run(

@@ -20,8 +20,6 @@ from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strobe.hosts.spark import crash_points
-from strobe.hosts.spark.channel.parquet import write_files
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.connectors.base import Sink
@@ -35,6 +33,7 @@ from strobe.hosts.spark.stage.asking import polling
 from strobe.hosts.spark.stage.failures import is_outage, permanent, reason, refused_query
 from strobe.hosts.spark.stage.settling import Settling
 from strobe.hosts.spark.stage.watermarks import WatermarkKeeper
+from strobe.hosts.spark.stage.writing import BatchWriting
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation
 
@@ -84,7 +83,6 @@ class StageRunner:
         self.restarts = 0
         self.error = ""
         self.failure: StrobeError | None = None  # why it could not even start
-        self.rows_out = 0
         self.busy_since: float | None = None  # when the batch that runs began
         self.last_ended: tuple[int, int] | None = None  # the life in which a batch was written last, and the batch
         self._result = result
@@ -93,7 +91,7 @@ class StageRunner:
         self._post = post
         self._on_failed = on_failed
         self._on_fenced = on_fenced
-        self._has_batch = has_batch
+        self._writing = BatchWriting(spec, agent, output, has_batch)
         self.has_source = has_source
         self._query: StreamingQuery | None = None
         self._life = 0
@@ -111,6 +109,11 @@ class StageRunner:
             spec, result, agent, self._life_apart,
             written=self._written, setting=self._setting, stopping=self._stopping,
         )  # fmt: skip
+
+    @property
+    def rows_out(self) -> int:
+        """Into its channel, since the job started."""
+        return self._writing.rows_out
 
     @property
     def progress(self) -> Mapping[str, Any]:
@@ -404,7 +407,7 @@ class StageRunner:
         done = False
         try:
             self._watermarks.begin_batch(batch_id)
-            self._write(batch, batch_id)
+            self._writing.write(batch, batch_id)
             self._watermarks.end_batch(batch_id)
             self.agent.check_live(batch_id)
             done = True
@@ -418,36 +421,3 @@ class StageRunner:
         if self._failures:
             _log.info("%s has recovered", self.spec.uid)
             self._failures, self._outages, self.error = 0, 0, ""
-
-    def _write(self, batch: DataFrame, batch_id: int) -> None:
-        sinks = self.spec.sinks
-        if self.output is not None:
-            files = write_files(batch, batch_id, self.output)
-            crash_points.point("batch.computed", self.spec.uid)
-            commit = self.output.append(files, batch_id)
-            crash_points.point("batch.in-channel", self.spec.uid)
-            if commit is not None:
-                self.rows_out += commit.rows
-                # The rows are on disk already: the sinks read them there instead of computing the batch once more.
-                paths = [str(self.output.path / f.path) for f in commit.files]
-                batch = batch.sparkSession.read.schema(self.output.schema).parquet(*paths) if sinks else batch
-        elif batch_id == self.agent.replayed:
-            # Sinks that have the batch will skip it, but the query's state must advance all the same.
-            batch.write.format("noop").mode("overwrite").save()
-        self._write_sinks(sinks, batch, batch_id)
-        if self.output is None and not spark_checkpoint.state_is_written(self.agent.checkpoint, batch_id):
-            # A function that did not read the whole batch (`show()`, `limit()`, an early return): Spark would fail.
-            batch.write.format("noop").mode("overwrite").save()
-        crash_points.point("batch.in-sink", self.spec.uid)
-
-    def _write_sinks(self, sinks: tuple[Sink, ...], batch: DataFrame, batch_id: int) -> None:
-        if len(sinks) > 1:
-            batch.persist()
-        try:
-            for sink in sinks:
-                self.agent.check_live(batch_id)
-                if not self._has_batch(sink, batch_id):
-                    sink.write(batch, batch_id)
-        finally:
-            if len(sinks) > 1:
-                batch.unpersist()
