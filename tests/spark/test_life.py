@@ -221,6 +221,20 @@ def test_a_stage_in_a_batch_is_not_idle_and_says_so_at_once(world: World) -> Non
     agent(world, "b").end_batch(number, failed=True)
 
 
+def test_a_stage_that_waits_for_the_clock_is_idle_when_its_batches_have_nothing_to_read(world: World) -> None:
+    waiting, offsets = agent(world, "b"), world.stages["b"].offsets
+    waiting.stage = replace(waiting.stage, never_rests=True)
+    world.restart("b")
+    for idle in (False, True, True):  # the first may close windows
+        world._run(world.stages["b"], dict(offsets), 0)
+        assert waiting.idle is idle
+    world.source_batch("a", 2)
+    assert waiting.at_rest()
+    assert not waiting.idle, "rows wait"
+    world.batch("b")
+    assert not waiting.idle, "what came of them may not be out"
+
+
 def test_a_life_apart_runs_its_batch_and_no_other_and_takes_part_in_nothing(
     world: World, pool: ThreadPoolExecutor
 ) -> None:

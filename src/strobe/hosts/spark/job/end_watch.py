@@ -22,8 +22,8 @@ def watch_for_end(
     """Call `end` in a thread of its own once nothing is left to do, and again if that did not work."""
     sources = [r for r in runners.values() if not r.spec.inputs]
     rest = [r for r in runners.values() if r.spec.inputs]
-    if any(r.has_source and not r.spec.ends for r in rest):
-        return  # there is always more to come
+    if any((r.has_source and not r.spec.ends) or r.agent.stage.never_rests for r in rest):
+        return  # there is always more to come: from a source, or from the clock
 
     def watch() -> None:
         calm = 0

@@ -258,6 +258,7 @@ class Job:
             sink_positions=stage.sink_positions,
             clock=self._clock,
             hold=hold_of(spec, has_source=has_source),
+            never_rests=stage.never_rests,
         )
         agent = StageAgent(context)
         self._agents[spec.uid] = agent

@@ -28,6 +28,7 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import SESSION, Pipeline, StageSpec, argument_name, channel_of
 from strobe.hosts.spark.pipeline.user_code import give_to_workers
 from strobe.hosts.spark.pipeline.user_lines import declared_in
+from strobe.hosts.spark.stage.due_batch import waits_of
 from strobe.hosts.spark.stage.failures import reason
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
@@ -57,6 +58,11 @@ class AssembledStage:
     inputs: Mapping[NodeId, ChannelLog]
     output: ChannelWriter | None
     contexts: tuple[SinkContext, ...] = ()  # of its sinks
+
+    @property
+    def never_rests(self) -> bool:
+        """Whether it waits for the clock, so that Spark runs one batch after the other."""
+        return waits_of(self.result, self.spec.output_mode).clock
 
     def sink_positions(self, snapshot: SnapshotId) -> dict[str, Json]:
         return {_sink_name(self.spec, i): sink.position(snapshot) for i, sink in enumerate(self.spec.sinks)}

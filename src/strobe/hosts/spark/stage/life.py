@@ -108,6 +108,7 @@ class StageLife:
         self._halts: list[HaltAsked] = []
         self._asked: set[str] = set()
         self._rounds = 0  # times that Spark has planned since the last batch
+        self._empty = 0  # batches that came one after the other when nothing was left to read
         self._ends: dict[NodeId, int] = {}
         self._failing_since: float | None = None
         self._look_again, self._pause = 0.0, _FIRST_PAUSE
@@ -355,6 +356,7 @@ class StageLife:
         self._rounds = 0
         if arrived.batch - 1 >= self._recorder.batch:
             self._rest(arrived.batch - 1)
+        self._empty = self._empty + 1 if self._recorder.reading.exhausted else 0
         self._waiting = arrived
 
     def _let_begin(self) -> None:
@@ -379,7 +381,10 @@ class StageLife:
         self._running = None
 
     def _is_idle(self) -> bool:
-        """Spark has planned twice without running a batch: one without data may be due when the watermark has moved."""
+        """Spark has planned twice without running a batch: one without data may be due when the watermark has moved. A
+        stage that never rests has run one without data instead, and begun another."""
+        if self._stage.never_rests:
+            return self._empty > 1 and self._recorder.reading.exhausted
         resting = self._running is None and self._finished == self._recorder.batch
         return self._rounds > 1 and resting and self._recorder.reading.exhausted
 

@@ -42,7 +42,8 @@ def _nothing(snapshot: SnapshotId) -> Mapping[str, Json]:
 class StageContext:
     """What a stage's agent works with, the same in all its lives. `post` carries messages to the coordinator;
     `sinks` are those that deliver on snapshot; `sink_positions` is where each of the others stands. `hold`: how many
-    seconds at most Spark's question is kept while there is nothing to read."""
+    seconds at most Spark's question is kept while there is nothing to read. `never_rests`: it waits for the clock, so
+    Spark runs one batch after the other, with rows or without."""
 
     uid: NodeId
     checkpoint: Path
@@ -58,6 +59,7 @@ class StageContext:
     sink_positions: Callable[[SnapshotId], Mapping[str, Json]] = _nothing
     clock: Clock = SYSTEM
     hold: float = 0.0
+    never_rests: bool = False
 
 
 @dataclass(slots=True)
