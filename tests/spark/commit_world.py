@@ -28,6 +28,7 @@ from strobe.model.errors import Failed, StrobeError
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.store.manifest import Kind, Manifest, NodeRecord, SinkRecord
+from strobe.store.releases import HOLD, released_up_to
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -111,6 +112,7 @@ class World:
 
     work_class: type[SinkWork] = SinkWork
     commits_class: type[Commits] = Commits
+    judges = False  # whether its snapshots wait for a verdict
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.place = home
@@ -139,12 +141,15 @@ class World:
         self.ledger = SinkLedger(self.home, "gold/0", lambda: NOW)
         self.ledger.open("TableSink", Timeline(1), self.batch, context.staging)
         self.settled: list[int] = []
-        self.commits = self.commits_class(self.home.memory.incarnation, self.settled.append)
+        self.asked: list[int] = []  # snapshots of which a verdict is wanted
+        judge = self.asked.append if self.judges else None
+        self.commits = self.commits_class(self.home.memory.incarnation, self.settled.append, judge=judge)
         self.work = self.work_class(
             self.sink, context, self.ledger,
             guard=self.home.check_owner, post=self.commits.post, wanted=self.commits.wanted, broken=self.broken.append,
         )  # fmt: skip
-        self.commits.open([self.work], self.table.manifests if read_manifests else ())
+        released = released_up_to(self.place, "job")
+        self.commits.open([self.work], self.table.manifests if read_manifests else (), released)
 
     def crash(self) -> None:
         """The driver is gone: nothing that it was about to do is done."""
@@ -199,7 +204,8 @@ class World:
 
     def complete(self, snapshot: SnapshotId, part: StagePart) -> None:
         self.commits.decide(snapshot, [part])
-        self.table.manifests.append(manifest(snapshot, self.home.memory.incarnation, part))
+        extra: dict[str, Json] = {HOLD: ["no money is made"]} if self.judges else {}
+        self.table.manifests.append(manifest(snapshot, self.home.memory.incarnation, part, extra))
         self.commits.logged(snapshot)
 
     def take_snapshot(self, *, settle: bool = True) -> SnapshotId:
@@ -236,11 +242,14 @@ class World:
         return found + self.broken
 
 
-def manifest(snapshot: SnapshotId, incarnation: Incarnation, part: StagePart) -> Manifest:
+def manifest(
+    snapshot: SnapshotId, incarnation: Incarnation, part: StagePart, extra: dict[str, Json] | None = None
+) -> Manifest:
     return Manifest(
         snapshot=snapshot, kind=Kind.CHECKPOINT, job="job", host="spark", timeline=Timeline(1), incarnation=incarnation,
         mode="aligned", started=NOW, completed=NOW, graph=Graph((NodeId("gold"),), ()),
         nodes={NodeId("gold"): part.record}, sinks=part.sinks,
+        extra=extra or {},
     )  # fmt: skip
 
 

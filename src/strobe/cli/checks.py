@@ -10,8 +10,10 @@ from rich.table import Table
 
 from strobe.cli.jobs import check_known
 from strobe.cli.output import Command, Session, Whole, common_options
+from strobe.hosts.spark.commit.holding import explain_held, held_on_disk
 from strobe.model.errors import Misuse
 from strobe.model.invariants import Invariant, Outcome, Verdict
+from strobe.store.releases import read_releases
 from strobe.store.verdicts import read_verdicts
 
 __all__ = ["check_command", "checks_command", "invariants_from", "verdict_json"]
@@ -35,9 +37,11 @@ _WRONG = (Outcome.VIOLATED, Outcome.FAILED)
 def checks_command(job: str, everything: bool, last: int | None, session: Session) -> int:
     """Show what the invariants of JOB were found to be, whether it runs or not.
 
-    The exit code is 1 if the last verdict on an invariant is that it is violated, or that it could not be evaluated.
+    The exit code is 1 if the last verdict on an invariant is that it is violated, or that it could not be evaluated, or
+    if rows are held back because of an earlier one.
     """
     check_known(session, job)
+    held = held_on_disk(session.home, job)
     verdicts = read_verdicts(session.home, job)
     newest = {verdict.invariant: verdict for verdict in verdicts}
     shown = list(verdicts)[-last:] if everything and last else verdicts if everything else tuple(newest.values())
@@ -47,7 +51,13 @@ def checks_command(job: str, everything: bool, last: int | None, session: Sessio
         session.say(f"{job}: no invariant has been evaluated yet.")
     else:
         _print(shown, session)
-    return 1 if any(verdict.outcome in _WRONG for verdict in newest.values()) else 0
+    if held is not None and held.reason and not session.json:
+        session.say((explain_held(job, held), "bold red"))
+    if everything and not session.json:
+        for release in read_releases(session.home, job):
+            session.say(f"released up to snapshot {release.snapshot} by {release.by} at {release.at}")
+    kept_back = held is not None and bool(held.reason)  # and not only about to be judged
+    return 1 if kept_back or any(verdict.outcome in _WRONG for verdict in newest.values()) else 0
 
 
 @click.command(

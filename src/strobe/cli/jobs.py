@@ -12,7 +12,8 @@ from strobe.cli.job_list import job_kind
 from strobe.cli.live_view import human_bytes, human_ms, reasons
 from strobe.cli.operator_view import checkpoint_tables
 from strobe.cli.output import Command, Session, common_options
-from strobe.hosts.spark.commit.ledger import read_ledgers
+from strobe.hosts.spark.commit.holding import explain_held, held_on_disk
+from strobe.hosts.spark.commit.ledger import PartState, read_ledgers
 from strobe.hosts.spark.home.history import PastFigures, read_history
 from strobe.hosts.spark.home.supervision import read_supervision
 from strobe.hosts.spark.job.control import call_job
@@ -201,7 +202,11 @@ def _show_history(session: Session, history: list[PastFigures]) -> None:
 
 def show_doubt(session: Session, job: str) -> None:
     """What the end has left that a complete snapshot names and no sink has committed yet."""
-    doubt = [e for ledger in read_ledgers(session.home, job).values() for e in ledger.entries if e.decided_by]
+    entries = [e for ledger in read_ledgers(session.home, job).values() for e in ledger.entries]
+    doubt = [e for e in entries if e.state is PartState.DECIDED]
+    held = held_on_disk(session.home, job)
+    if held is not None:
+        session.say((explain_held(job, held), "bold red"))
     if doubt:
         session.say(("in doubt: ", "yellow"), ", ".join(e.handle for e in doubt))
         session.say(f"  nothing is lost: `strobe run` commits it; see `strobe transactions {job}`")

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from strobe.hosts.spark.commit.holding import explain_held
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, SinkStatus, StageStatus
 from strobe.model.invariants import Outcome
@@ -20,7 +21,7 @@ from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
     "LiveView", "PlainView", "broken", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase",
-    "invariants_line", "phase_table", "reasons", "shown_phases", "stage_table",
+    "invariants_line", "kept_back", "phase_table", "reasons", "shown_phases", "stage_table",
 ]  # fmt: skip
 
 _REFRESH = 0.5
@@ -143,6 +144,14 @@ def broken(invariants: Iterable[InvariantStatus]) -> list[Text]:
     return [Text(one.sentence, style="red" if one.outcome == Outcome.VIOLATED else "yellow") for one in wrong]
 
 
+def kept_back(status: JobStatus) -> list[Text]:
+    """What invariants keep back, since when, and how to go on. Nothing if all is well."""
+    if status.held is None:
+        return []
+    since = f" (since {status.held.since})" if status.held.since else ""
+    return [Text(f"{explain_held(status.job, status.held)}{since}", style="bold red")]
+
+
 def invariants_line(invariants: Sequence[InvariantStatus]) -> str:
     """How many hold, in a line."""
     holding = sum(one.outcome == Outcome.HOLDS for one in invariants)
@@ -214,7 +223,7 @@ class LiveView(_View):
             f"checkpoints {status.completed}", (f"  failed {status.failed}" if status.failed else "", "red"),
         )  # fmt: skip
         shown = status.checkpoints[-_CHECKPOINTS:]
-        why = [*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants)]
+        why = [*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants), *kept_back(status)]
         for text in why:
             text.truncate(2 * self._console.width, overflow="ellipsis")
         parts: list[RenderableType] = [
@@ -257,7 +266,7 @@ class PlainView(_View):
                 for s in status.stages
             )
             self._say(f"{status.seconds:6.0f} s  {stages}")
-            for text in (*doubts(status.sinks), *broken(status.invariants)):
+            for text in (*doubts(status.sinks), *broken(status.invariants), *kept_back(status)):
                 self._say(text.plain)
 
     def note(self, line: str) -> None:

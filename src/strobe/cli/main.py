@@ -51,6 +51,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "transactions": Lazy("strobe.cli.transactions:transactions_command", "Show what sinks have yet to make visible."),
     "checks": Lazy("strobe.cli.checks:checks_command", "Show what a job's invariants were found to be."),
     "check": Lazy("strobe.cli.checks:check_command", "Ask invariants of any snapshot."),
+    "release": Lazy("strobe.cli.release:release_command", "Let go what invariants keep back."),
     "bisect": Lazy("strobe.cli.bisect:bisect_command", "Find the checkpoint at which an invariant broke."),
     "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),

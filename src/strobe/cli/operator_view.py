@@ -15,6 +15,7 @@ from strobe.cli.live_view import (
     doubts,
     human_bytes,
     invariants_line,
+    kept_back,
     phase_table,
     reasons,
     stage_table,
@@ -35,7 +36,8 @@ def job_view(status: JobStatus, checkpoints: int = 10) -> RenderableType:
         *(part for table in tables if table is not None for part in (table, Text())),
         *checkpoint_tables(shown),
         *((Text(invariants_line(status.invariants)),) if status.invariants else ()),
-        *(_line(why) for why in (*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants))),
+        *map(_line, reasons(status.stages, shown)),
+        *map(_line, (*doubts(status.sinks), *broken(status.invariants), *kept_back(status))),
     )
 
 

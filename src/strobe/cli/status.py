@@ -14,6 +14,7 @@ from strobe.cli.job_list import job_kind, numbers
 from strobe.cli.jobs import check_known, show_doubt
 from strobe.cli.operator_view import job_view
 from strobe.cli.output import Command, Session, common_options
+from strobe.hosts.spark.commit.holding import held_on_disk
 from strobe.hosts.spark.home.listing import summarise
 from strobe.hosts.spark.home.supervision import Supervision, read_supervision
 from strobe.hosts.spark.job.control import call_job
@@ -70,7 +71,11 @@ def _show_summary(session: Session, job: str) -> None:
     summary = {**asdict(summarise(session.home, job)), "kind": kind}
     supervision = read_supervision(session.home, job)
     if session.json:
-        session.answer({**summary, "supervisor": None if supervision is None else supervision.to_json()})
+        held = held_on_disk(session.home, job) if kind != "live" else None
+        session.answer({
+            **summary, "supervisor": None if supervision is None else supervision.to_json(),
+            "held": None if held is None else asdict(held),
+        })  # fmt: skip
         return
     session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
     if summary["error"]:

@@ -24,10 +24,11 @@ from strobe.store.holding import is_held
 from strobe.store.locate import jobs_in, locate
 from strobe.store.manifest import Manifest
 from strobe.store.places import checkpoints_of
+from strobe.store.releases import holds_back, released_up_to
 
 __all__ = ["transactions_command"]
 
-_COLOURS = {"committed": "green", "in doubt": "red", "prepared": "yellow", "preparing": "yellow"}
+_COLOURS = {"committed": "green", "in doubt": "red", "held": "bold red", "prepared": "yellow", "preparing": "yellow"}
 _UNKNOWN = "unknown"
 
 
@@ -62,7 +63,7 @@ class _Line:
 @click.argument("target", metavar="JOB|SNAPSHOT")
 @common_options
 def transactions_command(target: str, session: Session) -> None:
-    """Show the work of sinks that deliver on snapshot: prepared, in doubt, committed, aborted.
+    """Show the work of sinks that deliver on snapshot: prepared, held, in doubt, committed, aborted.
 
     In doubt is a part that a complete snapshot names and that is not known to be visible yet. Nothing is lost by that:
     the job commits it, now or when it is run again. This shows it, and what can be done by hand.
@@ -131,10 +132,14 @@ def _of_snapshot(manifest: Manifest, home: Path) -> list[_Line]:
 def _named(home: Path, job: str) -> dict[str, int]:
     """The newest kept checkpoint that names each handle; those that cannot be read name none."""
     found: dict[str, int] = {}
+    released = released_up_to(home, job)
     try:
         store = checkpoints_of(home, job)
         for snapshot in store.list():
-            for handles in named_handles(store.load(snapshot)).values():
+            manifest = store.load(snapshot)
+            if holds_back(manifest) and snapshot > released:
+                continue  # its parts wait for a verdict: the ledger says what is known of it
+            for handles in named_handles(manifest).values():
                 found.update(dict.fromkeys(handles, snapshot))
     except StrobeError:
         return found
@@ -173,6 +178,9 @@ def _explain(session: Session, lines: Iterable[_Line], job: str, *, runs: bool) 
         session.say(f"{len(doubtful)} in doubt: a complete snapshot names it. {does}; nothing is lost.")
         if runs:
             session.say(f"  `strobe status {job}` shows why it has not succeeded yet.")
+    held = [line for line in lines if line.state == PartState.HELD.value]
+    if held:
+        session.say(f"{len(held)} held: invariants keep it back. `strobe checks {job}` says why, and how to go on.")
     if waiting:
         session.say(f"{len(waiting)} prepared: the next complete snapshot makes it visible.")
     if unknown:

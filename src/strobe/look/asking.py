@@ -19,5 +19,8 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
+    """`place` is where the snapshot is, if it is no checkpoint of the job's."""
+
     snapshot: int
     invariants: list[str]
+    place: str | None = None

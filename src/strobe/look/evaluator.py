@@ -34,7 +34,7 @@ _NICE: Final = 10
 def evaluate(setup: Setup, ask: Ask, invariants: Mapping[str, Invariant]) -> list[Verdict]:
     wanted = [invariants[name] for name in ask.invariants]
     try:
-        name = f"{setup.job}/{ask.snapshot}"
+        name = ask.place or f"{setup.job}/{ask.snapshot}"
         with open_snapshot(name, setup.home, memory=setup.memory, timeout=setup.timeout) as cut:
             return [judge(cut, invariant) for invariant in wanted]
     except StrobeError as error:

@@ -19,6 +19,7 @@ _LONGEST = 200
 class OnViolation(StrEnum):
     REPORT = "report"
     FAIL = "fail"
+    HOLD = "hold"  # what sinks deliver on snapshot waits until it holds
 
 
 class Outcome(StrEnum):
@@ -52,6 +53,12 @@ class Invariant:
             raise Misuse(f"{where} has an empty query.", next="Select the rows that must not exist.")
         if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
             raise Misuse(f"{where}: every={self.every!r} is not a whole number from 1 up.")
+        if self.on_violation is OnViolation.HOLD and self.every != 1:
+            raise Misuse(
+                f"{where}: every={self.every} and on_violation='hold' do not go together: rows of a snapshot that was "
+                "not asked would become visible.",
+                next="Leave every= away. To deliver less often, take checkpoints less often.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

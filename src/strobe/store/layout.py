@@ -13,6 +13,7 @@ jobs/<job>/
   leases/12-5e1f…                                    who is looking at which snapshot, so that it stays
   history.jsonl                                      every snapshot that was tried, a line each
   verdicts.jsonl                                     what invariants were found to be, snapshot by snapshot
+  releases.jsonl                                     what people have released that was held
   logs/driver.log
   stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
   channels/<uid>                                     a Delta table
@@ -299,6 +300,11 @@ class JobLayout(_Blobs):
     def verdicts(self) -> str:
         """What invariants were found to be."""
         return f"{self.root}/verdicts.jsonl"
+
+    @property
+    def releases(self) -> str:
+        """What people have released that was held."""
+        return f"{self.root}/releases.jsonl"
 
     @property
     def token(self) -> str:

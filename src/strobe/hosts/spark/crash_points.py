@@ -38,6 +38,8 @@ POINTS: Final[Mapping[str, str]] = {
     "sink.part-prepared": "a sink has prepared its part, its ledger does not know",
     "sink.vote-durable": "a sink's ledger says that its part is prepared, the vote is not out",
     "commit.decided": "a manifest that names parts of sinks is durable, no sink knows",
+    "verdict.noted": "what the invariants of a snapshot say is durable, nothing has followed from it",
+    "release.noted": "a person's release is durable, nothing has followed from it",
     "commit.begun": "a sink is about to make a part visible",
     "kafka.in-transaction": "a part's messages and its record are in an open Kafka transaction",
     "commit.visible": "a part is visible, its sink's ledger does not know",

@@ -118,6 +118,10 @@ class TwoPhaseCoordinator:
         """Decided and not let go, oldest first, with what its invariants said; None: nothing yet."""
         return tuple((s, t.finding) for s, t in self._waiting())
 
+    def handles_of(self, snapshot: SnapshotId, participant: NodeId) -> tuple[Handle, ...]:
+        """What the decision on a snapshot that is not settled names."""
+        return self._open[snapshot].decision.of(participant)
+
     @property
     def needed(self) -> frozenset[SnapshotId]:
         """Decisions that must not be forgotten: of all that are not settled, those that name a handle first."""

@@ -7,6 +7,10 @@ abandoned here, which says nothing to any sink: what they have prepared is named
 
 A decision that is not settled must not be forgotten: `unsettled` checkpoints are not disposed of.
 
+With `judge`, a snapshot's invariants have their say between the manifest and the commits. The machine asks, `judge`
+puts the question, `judged` brings the answer, and `release` a person's. The manifest says that its parts wait (`hold`),
+so a driver that starts knows it without the file that was run before.
+
 Words between the coordinator and the sinks are the protocol's messages and nothing else. The machine is stepped under
 one lock, by whichever thread brings a word; no step waits for anything.
 """
@@ -19,17 +23,19 @@ from collections.abc import Callable, Iterable
 
 from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
-from strobe.hosts.spark.commit.ledger import Entry, named_handles
+from strobe.hosts.spark.commit.holding import not_held, not_judged_any_more
+from strobe.hosts.spark.commit.ledger import Entry, PartState, named_handles
 from strobe.hosts.spark.commit.work import SinkWork, ToCoordinator, check_handles
 from strobe.hosts.spark.snapshot.decisions import Decisions
 from strobe.hosts.spark.snapshot.messages import StagePart
-from strobe.hosts.spark.snapshot.metrics import SinkStatus
+from strobe.hosts.spark.snapshot.metrics import HeldStatus, SinkStatus
 from strobe.model.errors import Failed, HostFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.restore.messages import StandDown
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator
 from strobe.protocol.two_phase_commit import messages as protocol
 from strobe.store.manifest import Manifest
+from strobe.store.releases import holds_back
 
 __all__ = ["Commits", "decisions_of"]
 
@@ -43,35 +49,48 @@ def decisions_of(works: Iterable[SinkWork], manifests: Iterable[Manifest]) -> li
     ledgers know already (a savepoint may be anywhere by now)."""
     doubts = {work.name: {e.handle: e for e in work.in_doubt} for work in works}
     named: dict[SnapshotId, dict[str, tuple[str, ...]]] = {}
+    judged: set[SnapshotId] = set()
     for manifest in manifests:
-        for sink, handles in named_handles(manifest).items():
-            open_ones = tuple(h for h in handles if h in doubts.get(sink, {}))
-            if open_ones:
-                named.setdefault(manifest.snapshot, {})[sink] = open_ones
+        handles = {sink: named for sink, named in named_handles(manifest).items() if sink in doubts}
+        if any(h in doubts[sink] for sink, each in handles.items() for h in each):
+            # All that it names of these sinks: what one of them has forgotten was let go, and so was the rest.
+            named[manifest.snapshot] = handles
+            if holds_back(manifest):
+                judged.add(manifest.snapshot)
     for sink, entries in doubts.items():
         for entry in entries.values():
             if entry.decided_by is not None:
                 known = named.setdefault(entry.decided_by, {}).get(sink, ())
-                both = {*known, entry.handle}
-                named[entry.decided_by][sink] = tuple(h for h in entries if h in both)
+                if entry.handle not in known:
+                    named[entry.decided_by][sink] = (*known, entry.handle)
+                if entry.state is PartState.HELD:
+                    judged.add(entry.decided_by)
     return [
         protocol.Decision(
             snapshot,
             tuple(sorted((NodeId(s), tuple(protocol.Handle(h) for h in handles)) for s, handles in sinks.items())),
+            judged=snapshot in judged,
         )
         for snapshot, sinks in sorted(named.items())
     ]
 
 
 class Commits(Decisions):
-    """`settled` is called, from any thread, when every sink has committed a snapshot and forgotten it."""
+    """`settled` is called, from any thread, when every sink has committed a snapshot and forgotten it; `judge` when the
+    invariants of a snapshot are to be asked, None if none of them holds anything back."""
 
     def __init__(
         self,
         incarnation: Incarnation,
         settled: Callable[[SnapshotId], None] = lambda snapshot: None,
         clock: Clock = SYSTEM,
+        judge: Callable[[SnapshotId], None] | None = None,
     ) -> None:
+        self._judge = judge
+        self.before: Callable[[frozenset[SnapshotId]], frozenset[SnapshotId]] = lambda held: (
+            frozenset()
+        )  # the last good
+        self._verdicts: dict[SnapshotId, tuple[str, str]] = {}  # of what is kept back: when, and why
         self._incarnation = incarnation
         self._clock = clock
         self._settled = settled
@@ -85,16 +104,24 @@ class Commits(Decisions):
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, works: Iterable[SinkWork], manifests: Iterable[Manifest]) -> None:
+    def open(self, works: Iterable[SinkWork], manifests: Iterable[Manifest], released: int = 0) -> None:
         """Before any stage starts: recover every sink, and resolve what was in doubt. What is to be committed is, in
-        the background. `manifests` are those of the complete snapshots."""
+        the background. `manifests` are those of the complete snapshots; `released` is the newest that a person has
+        released."""
         self._works = {work.name: work for work in works}
         if not self._works:
             return
         decisions = decisions_of(self._works.values(), manifests)
+        # A commit that has begun must come to its end.
+        begun = [e.decided_by for e in self.in_doubt() if e.state is PartState.DECIDED and e.decided_by is not None]
+        passed = max(released, *begun, 0)
+        if self._judge is None and (held := [d.snapshot for d in decisions if d.judged and d.snapshot > passed]):
+            raise not_judged_any_more(held)
         with self._lock:
             names = [NodeId(name) for name in self._works]
-            self._machine = TwoPhaseCoordinator(names, self._incarnation, decisions=decisions)
+            self._machine = TwoPhaseCoordinator(
+                names, self._incarnation, decisions=decisions, judges=self._judge is not None, released=passed
+            )
             self._unsettled = {d.snapshot for d in decisions}
         self._step(protocol.Opened())
         for work in self._works.values():
@@ -112,10 +139,13 @@ class Commits(Decisions):
         return self.in_doubt() if self.unsettled else ()
 
     def settle(self, patience: float) -> bool:
-        """Wait until everything that is decided is visible; False if that takes longer than `patience` seconds."""
+        """Wait until everything that is decided, and not kept back, is visible. False if something is not visible: that
+        takes longer than `patience` seconds, or it is kept back."""
         deadline = self._clock.monotonic() + patience
         with self._changed:
             while self._unsettled:
+                if self._machine is not None and self._unsettled == self._kept_back():
+                    return False
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
                     return False
@@ -128,11 +158,65 @@ class Commits(Decisions):
         with self._lock:
             return frozenset(self._unsettled)
 
+    @property
+    def needed(self) -> frozenset[SnapshotId]:
+        """Those of them without which a part would be forgotten. What is kept back may be so for days: then not every
+        snapshot since can stay."""
+        with self._lock:
+            if self._machine is None or self._judge is None:
+                return frozenset(self._unsettled)
+            return self._machine.needed & self._unsettled
+
     def in_doubt(self) -> tuple[Entry, ...]:
         return tuple(entry for work in self._works.values() for entry in work.in_doubt)
 
     def status(self) -> tuple[SinkStatus, ...]:
         return tuple(work.status() for work in self._works.values())
+
+    # ── verdicts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def judged(self, snapshot: SnapshotId, finding: protocol.Finding, at: str, why: str) -> None:
+        """What the invariants of a snapshot say, `why` in words."""
+        with self._changed:
+            if self._machine is None:
+                return
+            self._step(protocol.Judged(snapshot, finding))
+            if snapshot in dict(self._machine.waiting):
+                self._verdicts[snapshot] = (at, why)
+                for work in self._works.values():
+                    work.hold(snapshot, self._machine.handles_of(snapshot, NodeId(work.name)))
+            self._changed.notify_all()
+
+    def release(self, snapshot: SnapshotId, note: Callable[[int], None]) -> None:
+        """Let go what is kept back up to this snapshot. `note` makes that durable; it is told how many parts. Misuse
+        if it is not one of those that wait."""
+        with self._lock:
+            waiting = () if self._machine is None else tuple(s for s, _ in self._machine.waiting)
+            if snapshot not in waiting:
+                raise not_held(snapshot, waiting)
+            note(self._parts_up_to(snapshot))
+            crash_points.point("release.noted")
+            self._step(protocol.Released(snapshot))
+
+    def held(self) -> HeldStatus | None:
+        with self._lock:
+            waiting = () if self._machine is None else self._machine.waiting
+            judging = sum(finding is None for _, finding in waiting)
+            kept = [snapshot for snapshot, finding in waiting if finding is not None]
+            if not waiting or waiting[0][1] is None:
+                return HeldStatus(None, None, 0, "", "", judging) if judging > 1 else None
+            at, why = self._verdicts.get(kept[0], ("", ""))
+            good = max(self.before(frozenset(kept)), default=None)
+            return HeldStatus(kept[0], kept[-1], self._parts_up_to(kept[-1]), at, why, judging, good)
+
+    def _parts_up_to(self, snapshot: SnapshotId) -> int:
+        waiting = (PartState.PREPARED, PartState.HELD)
+        return sum(e.state in waiting and e.part.snapshot <= snapshot for e in self.in_doubt())
+
+    def _kept_back(self) -> set[SnapshotId] | None:
+        """What waits for a person. None while something may still happen by itself."""
+        waiting = () if self._machine is None else self._machine.waiting
+        return None if any(finding is None for _, finding in waiting) else {snapshot for snapshot, _ in waiting}
 
     # ── what the snapshots' coordinator says ────────────────────────────────────────────────────────────────────────
 
@@ -199,6 +283,7 @@ class Commits(Decisions):
 
     def _step(self, input: protocol.CommitCoordinatorInput) -> tuple[protocol.CommitCoordinatorEffect, ...]:
         done: list[SnapshotId] = []
+        ask: list[SnapshotId] = []
         with self._lock:
             if self._machine is None:
                 return ()
@@ -208,10 +293,16 @@ class Commits(Decisions):
                     self._works[effect.participant].tell(effect.message)
                 elif isinstance(effect, protocol.Settled):
                     self._unsettled.discard(effect.snapshot)
+                    self._verdicts.pop(effect.snapshot, None)
                     self._changed.notify_all()
                     done.append(effect.snapshot)
+                elif isinstance(effect, protocol.Judge):
+                    ask.append(effect.snapshot)
                 elif isinstance(effect, StandDown):
                     raise HostFault("A sink of a newer driver has spoken to this one.")
+        for snapshot in ask:
+            assert self._judge is not None
+            self._judge(snapshot)
         for snapshot in done:
             crash_points.point("commit.settled")
             self._settled(snapshot)

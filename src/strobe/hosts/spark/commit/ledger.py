@@ -8,6 +8,8 @@ happens or does not. It is written through the driver's own directory, so one th
 
 * `noted` before the sink prepares: whatever the sink holds under a handle, the ledger has the handle;
 * `prepared` after it has, with what it returned: a vote names only what is in the ledger as prepared;
+* `held` when a complete snapshot names it and its invariants do not hold: for people, and for a snapshot that may be
+  anywhere by the next start;
 * `decided` when a complete snapshot is known to name it, before the commit;
 * forgotten (it moves to the history) only after the commit, or the abort.
 
@@ -44,6 +46,7 @@ _HISTORY: Final = 50  # parts that were made visible; those that were thrown awa
 class PartState(Enum):
     PREPARING = "preparing"
     PREPARED = "prepared"
+    HELD = "held"  # a complete snapshot names it, and its invariants, or an earlier one's, keep it back
     DECIDED = "in doubt"  # a complete snapshot names it, and whether it is visible is not known yet
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -165,8 +168,19 @@ class SinkLedger:
         """The sink has not prepared it; its batches are in the next part."""
         self._write(replace(self.ledger, entries=tuple(e for e in self.entries if e.handle != handle)))
 
-    def decided(self, handles: Iterable[str], snapshot: SnapshotId) -> None:
+    def held(self, handles: Iterable[str], snapshot: SnapshotId) -> None:
+        """A complete snapshot names them, and they are kept back. The first such snapshot is what is noted."""
         news = {e.handle for e in self.entries if e.state is PartState.PREPARED} & set(handles)
+        if news:
+            self._write(
+                self._changed(
+                    news, lambda e: replace(e, state=PartState.HELD, decided_by=snapshot, changed=self._now())
+                )
+            )
+
+    def decided(self, handles: Iterable[str], snapshot: SnapshotId) -> None:
+        waiting = (PartState.PREPARED, PartState.HELD)
+        news = {e.handle for e in self.entries if e.state in waiting} & set(handles)
         if news:
             self._write(
                 self._changed(

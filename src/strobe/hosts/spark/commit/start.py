@@ -14,7 +14,8 @@ from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
 from strobe.hosts.spark.commit.commits import Commits
-from strobe.hosts.spark.commit.ledger import Entry, Ledger, SinkLedger, read_ledgers
+from strobe.hosts.spark.commit.holding import explain_held
+from strobe.hosts.spark.commit.ledger import Ledger, SinkLedger, read_ledgers
 from strobe.hosts.spark.commit.work import SinkWork
 from strobe.hosts.spark.connectors.base import Delivery, Sink, TransactionalSink
 from strobe.hosts.spark.home.job_home import JobHome
@@ -68,8 +69,12 @@ def sink_works(
     return works
 
 
-def explain_doubt(job: str, entries: Sequence[Entry]) -> str:
-    """One sentence for the end of a job that leaves something in doubt."""
+def explain_doubt(job: str, commits: Commits) -> str:
+    """A sentence for the end of a job that leaves something in doubt, or held."""
+    held = commits.held()
+    if held is not None and held.snapshot is not None:
+        return explain_held(job, held)
+    entries = commits.in_doubt()
     sinks = ", ".join(dict.fromkeys(e.handle.rpartition("/")[0].rpartition("/")[0].partition("/")[2] for e in entries))
     return (
         f"{len(entries)} part(s) of {sinks} are prepared and not yet known to be visible. Nothing is lost: the next "

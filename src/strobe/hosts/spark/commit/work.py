@@ -61,6 +61,14 @@ class _Prepare:
     begun: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A complete snapshot names these, and they are kept back."""
+
+    snapshot: SnapshotId
+    handles: tuple[protocol.Handle, ...]
+
+
 @dataclass(slots=True)
 class _Attempts:
     """Failures in a row, and when to try again."""
@@ -114,7 +122,7 @@ class SinkWork:
         self._waiting: deque[_Prepare] = deque()
         self._due: deque[protocol.Ask | protocol.Resolve | protocol.Commit] = deque()
         self._preparing, self._committing = _Attempts(), _Attempts()
-        self._tasks: queue.Queue[FromCoordinator | _Prepare | None] = queue.Queue()
+        self._tasks: queue.Queue[FromCoordinator | _Prepare | _Held | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name=f"sink-{self.name}", daemon=True)
         self._closed = False
 
@@ -158,6 +166,11 @@ class SinkWork:
     def tell(self, message: FromCoordinator) -> None:
         self._tasks.put(message)
 
+    def hold(self, snapshot: SnapshotId, handles: tuple[protocol.Handle, ...]) -> None:
+        """A complete snapshot names these, and they are kept back: to be noted, for people to see."""
+        if handles:
+            self._tasks.put(_Held(snapshot, handles))
+
     def prepare(self, snapshot: SnapshotId, batch: int, done: Callable[[Vote | StrobeError], None]) -> None:
         """The stage was recorded for the snapshot after `batch`; its files are in the store."""
         self._tasks.put(_Prepare(snapshot, batch, done))
@@ -170,6 +183,7 @@ class SinkWork:
             where=self.sink.describe(),
             in_doubt=sum(e.state is PartState.DECIDED for e in entries),
             prepared=sum(e.state is PartState.PREPARED for e in entries),
+            held=sum(e.state is PartState.HELD for e in entries),
             failures=trying.failures,
             error=trying.reason,
         )
@@ -178,7 +192,7 @@ class SinkWork:
 
     def _run(self) -> None:
         while not self._closed:
-            task: FromCoordinator | _Prepare | None = None
+            task: FromCoordinator | _Prepare | _Held | None = None
             try:
                 task = self._tasks.get(timeout=self._pause())
                 if task is None:
@@ -214,15 +228,25 @@ class SinkWork:
             times.append(self._preparing.not_before)
         return None if not times else max(0.0, min(times) - self._clock.monotonic())
 
-    def _take(self, task: FromCoordinator | _Prepare) -> None:
+    def _take(self, task: FromCoordinator | _Prepare | _Held) -> None:
         if isinstance(task, _Prepare):
             self._waiting.append(task)
+        elif isinstance(task, _Held):
+            self._note_held(task)
         elif isinstance(task, protocol.Prepare):
             # It is meant for the moment of the cut, which the stage tells.
             self._prepares = {s: p for s, p in self._prepares.items() if self._wanted(s)}
             self._prepares[task.snapshot] = task
         else:
             self._due.append(task)
+
+    def _note_held(self, task: _Held) -> None:
+        try:
+            self._ledger.held(task.handles, task.snapshot)
+        except Fenced:
+            raise
+        except (Failed, OSError) as error:  # no room on the disk: nothing depends on it
+            _log.warning("%s: %s", self.name, error)
 
     # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────────────
 

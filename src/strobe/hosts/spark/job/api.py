@@ -21,6 +21,7 @@ from strobe.hosts.spark.snapshot.metrics import JobStatus, progress_json, status
 from strobe.hosts.spark.snapshot.savepoints import Savepoint
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
+from strobe.store.releases import Release
 from strobe.store.s3 import is_s3
 
 __all__ = ["OPERATIONS", "Action", "Answer", "BadRequest", "Field", "Operation", "actions", "openapi"]
@@ -71,6 +72,7 @@ _DIRECTORY: Final = Field(
     "an absolute path that does not exist yet, or is empty, or s3://bucket/prefix with nothing below it; by default a "
     "directory below the job's home",
 )
+_TYPES: Final[Mapping[str, type]] = {"string": str, "boolean": bool, "integer": int}
 OPERATIONS: Final = (
     Operation("list", "GET", "/v1/jobs", "the jobs of this job's home directory", JobSummary, many=True),
     Operation("status", "GET", "/v1/status", "the job, its stages, its recent snapshots", JobStatus),
@@ -92,6 +94,11 @@ OPERATIONS: Final = (
                ("retain", "delete")),),
         waits=True,
     ),
+    Operation(
+        "release", "POST", "/v1/release", "let go what invariants keep back, up to a snapshot", Release,
+        (Field("snapshot", "integer", "the newest snapshot whose rows become visible"),
+         Field("by", "string", "who says so, for the record")),
+    ),
     Operation("openapi", "GET", "/v1/openapi.json", "this description, as an OpenAPI document", None),
 )  # fmt: skip
 
@@ -100,6 +107,9 @@ class _Orders(Protocol):
     def savepoint(self, place: str | Path | None) -> Savepoint: ...
 
     def stop(self, place: str | Path | None, *, drain: bool = False) -> Savepoint: ...
+
+    @property
+    def release(self) -> Callable[[SnapshotId, str], Release]: ...
 
 
 class ControlledJob(Protocol):
@@ -127,6 +137,11 @@ def actions(job: ControlledJob) -> dict[tuple[str, str], Action]:
         job.cancel(retention)
         return asdict(Ended(job.name, job.status().state))
 
+    def release(snapshot: int | None = None, by: str = "") -> Answer:
+        if snapshot is None:
+            raise BadRequest("release needs a snapshot.", next="Say the newest whose rows may become visible.")
+        return asdict(job.orders.release(SnapshotId(snapshot), by))
+
     does: dict[str, Callable[..., Answer]] = {
         "list": lambda: [asdict(summary) for summary in list_jobs(job.home.home)],
         "status": lambda: status_json(job.status()),
@@ -134,6 +149,7 @@ def actions(job: ControlledJob) -> dict[tuple[str, str], Action]:
         "savepoint": lambda directory=None: asdict(job.orders.savepoint(_place(directory))),
         "stop": lambda directory=None, drain=False: asdict(job.orders.stop(_place(directory), drain=drain)),
         "cancel": cancel,
+        "release": release,
         "openapi": openapi,
     }
     return {(o.method, o.path): _checked(o, does[o.name]) for o in OPERATIONS}
@@ -149,7 +165,7 @@ def _checked(operation: Operation, act: Callable[..., Answer]) -> Action:
             if field is None:
                 takes = ", ".join(known) or "nothing"
                 raise BadRequest(f"{operation.name} takes no {name!r}.", next=f"It takes: {takes}.")
-            if not isinstance(value, str if field.type == "string" else bool):
+            if type(value) is not _TYPES[field.type]:
                 raise BadRequest(f"{operation.name}: {name} must be a {field.type}, not {value!r}.")
             if field.values and value not in field.values:
                 raise BadRequest(f"{operation.name}: {name} must be one of {', '.join(field.values)}, not {value!r}.")

@@ -1,16 +1,18 @@
-"""The end that a job comes to by itself: its sources have ended, its channels are empty, nothing is due any more."""
+"""The end that a job comes to by itself: its sources have ended, its channels are empty, nothing is due any more; and
+what every end closes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from strobe.hosts.spark.job.drain import Drain
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.ids import NodeId
 
-__all__ = ["watch_for_end"]
+__all__ = ["close_stages", "stop_stages", "watch_for_end"]
 
 _REST_POLL: Final = 0.1  # seconds
 _CALM: Final = 3  # looks in a row
@@ -36,3 +38,18 @@ def watch_for_end(
                 calm = 0
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
+
+
+def stop_stages(runners: Mapping[NodeId, StageRunner]) -> None:
+    """All at once: each waits for its batch."""
+    with ThreadPoolExecutor(len(runners) or 1, thread_name_prefix="stop") as pool:
+        list(pool.map(StageRunner.stop, runners.values()))
+
+
+def close_stages(runners: Mapping[NodeId, StageRunner]) -> None:
+    """The sinks and channels of stages that have ended."""
+    for runner in runners.values():
+        for sink in runner.spec.sinks:
+            sink.close()
+        if runner.output is not None:
+            runner.output.close()

@@ -4,6 +4,9 @@ Asking is another process's work (`strobe.look.evaluator`). Here is decided what
 and when it is done, the newest that is complete by then. What lies between is skipped and counted. A snapshot is leased
 from the moment that it is complete, so retention leaves it alone until it has been looked at. Nothing here is waited
 for by a batch or by a snapshot.
+
+Invariants that hold rows back are asked apart, when the commit coordinator wants it: of each snapshot that has rows to
+deliver, in order, and none is skipped. One that cannot be evaluated holds back as one that is violated does.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +26,17 @@ from typing import IO, Any, Final
 import msgspec
 from pyspark import cloudpickle
 
+from strobe.hosts.spark import crash_points
+from strobe.hosts.spark.commit.start import transactional
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.snapshot.metrics import InvariantStatus
 from strobe.look.asking import Ask, Setup
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Invariant, OnViolation, Outcome, Verdict
+from strobe.protocol.two_phase_commit.messages import Finding
 from strobe.store.leases import Lease, take_lease
-from strobe.store.verdicts import VerdictLog
+from strobe.store.verdicts import VerdictLog, read_verdicts
 
 __all__ = ["InvariantChecks", "check_invariants"]
 
@@ -45,6 +52,14 @@ def check_invariants(pipeline: Pipeline) -> None:
         from strobe.look.judging import check_names  # needs an extra, which a pipeline without invariants does not
 
         check_names(pipeline.invariants, pipeline.stages)
+    holding = [i.name for i in pipeline.invariants if i.on_violation is OnViolation.HOLD]
+    if holding and not any(transactional(sink) for stage in pipeline.stages.values() for sink in stage.sinks):
+        raise Misuse(
+            f"Invariant {holding[0]!r} has on_violation='hold', but no sink of pipeline {pipeline.name!r} delivers on "
+            "snapshot: there is nothing that it could hold back.",
+            untouched="Nothing was started.",
+            next="Give a sink delivery='on_snapshot', or say on_violation='fail' or 'report'.",
+        )
 
 
 @dataclass(slots=True)
@@ -62,11 +77,12 @@ class _Of:
 class _Wanted:
     ask: Ask
     lease: Lease | None
+    decides: bool = False  # whether rows wait for it
 
 
 class InvariantChecks:
     """`violated` is called, in a thread of this one's, for a violation that is to end the job; before that, `judged`,
-    as for every verdict."""
+    as for every verdict. `decide` gets the finding on a snapshot whose rows wait for it: when, and why."""
 
     def __init__(
         self,
@@ -75,6 +91,8 @@ class InvariantChecks:
         violated: Callable[[str], None],
         judged: Callable[[Verdict], None] = lambda verdict: None,
     ) -> None:
+        self.decide: Callable[[SnapshotId, Finding, str, str], None] = lambda snapshot, finding, at, why: None
+        self._deciding: deque[_Wanted] = deque()
         self._of = {invariant.name: _Of(invariant) for invariant in pipeline.invariants}
         self._home, self._job = home, pipeline.name
         self._violated, self._judged = violated, judged
@@ -92,6 +110,11 @@ class InvariantChecks:
         )
         self._thread = threading.Thread(target=self._run, name="invariants", daemon=True)
 
+    @property
+    def holding(self) -> list[str]:
+        """Those that hold rows back."""
+        return [name for name, one in self._of.items() if one.invariant.on_violation is OnViolation.HOLD]
+
     def start(self) -> None:
         """Nothing is started for a job that has no invariants."""
         if self._of:
@@ -103,6 +126,8 @@ class InvariantChecks:
         with self._change:
             due = []
             for one in self._of.values():
+                if one.invariant.on_violation is OnViolation.HOLD:
+                    continue
                 if one.seen % one.invariant.every == 0:
                     due.append(one.invariant.name)
                 one.seen += 1
@@ -111,6 +136,18 @@ class InvariantChecks:
             if self._pending is not None:
                 self._skip(self._pending)
             self._pending = _Wanted(Ask(snapshot, due), take_lease(self._home, self._job, snapshot))
+            self._change.notify_all()
+
+    def judging(self, name: Callable[[SnapshotId], str | None]) -> Callable[[SnapshotId], None] | None:
+        """How to have a snapshot judged whose rows wait for it. None if none of these holds anything back."""
+        return (lambda snapshot: self.judge(snapshot, name(snapshot))) if self.holding else None
+
+    def judge(self, snapshot: SnapshotId, name: str | None) -> None:
+        """Rows of a snapshot wait until those that hold back have been asked. `name` as `open_snapshot` takes it; None
+        if nobody knows where it is: then what it was found to be when that was known still counts."""
+        with self._change:
+            lease = None if name is None else take_lease(self._home, self._job, snapshot)
+            self._deciding.append(_Wanted(Ask(snapshot, self.holding, name), lease, decides=True))
             self._change.notify_all()
 
     def status(self) -> tuple[InvariantStatus, ...]:
@@ -131,7 +168,7 @@ class InvariantChecks:
     def settle(self) -> str | None:
         """Wait for the verdicts on what is complete, for a while. What is violated that is to end the job, if any."""
         with self._change:
-            self._change.wait_for(lambda: self._pending is None and self._asked is None, _PATIENCE)
+            self._change.wait_for(lambda: not (self._pending or self._deciding or self._asked), _PATIENCE)
             for one in self._of.values():
                 if one.violations and one.invariant.on_violation is OnViolation.FAIL and one.last is not None:
                     return one.last.sentence
@@ -146,6 +183,9 @@ class InvariantChecks:
             if self._pending is not None:
                 self._skip(self._pending)
                 self._pending = None
+            for wanted in self._deciding:
+                if wanted.lease is not None:
+                    wanted.lease.release()
             self._change.notify_all()
             process = self._process
         if process is not None:
@@ -158,14 +198,17 @@ class InvariantChecks:
     def _run(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._closed or self._pending is not None)
+                self._change.wait_for(lambda: self._closed or self._pending is not None or self._deciding)
                 if self._closed:
                     return
-                wanted, self._pending = self._pending, None
+                if self._deciding:
+                    wanted = self._deciding.popleft()
+                else:
+                    assert self._pending is not None
+                    wanted, self._pending = self._pending, None
                 self._asked = wanted
-            assert wanted is not None
             try:
-                verdicts = self._ask(wanted.ask)
+                verdicts = self._ask(wanted.ask) if wanted.ask.place or not wanted.decides else self._known(wanted.ask)
             except Exception as error:  # the process died, or said what cannot be read: the next one gets a new one
                 verdicts = self._not_asked(wanted.ask, error)
             try:
@@ -173,6 +216,7 @@ class InvariantChecks:
             except Exception:
                 _log.exception("verdicts on snapshot %d could not be noted", wanted.ask.snapshot)
             finally:
+                self._tell(wanted, verdicts)
                 if wanted.lease is not None:
                     wanted.lease.release()
                 with self._change:
@@ -204,6 +248,30 @@ class InvariantChecks:
             self._process = None
         why = str(error) or type(error).__name__
         return [Verdict(name, SnapshotId(ask.snapshot), Outcome.FAILED, why=why) for name in ask.invariants]
+
+    def _known(self, ask: Ask) -> list[Verdict]:
+        """What was noted of a snapshot that cannot be asked again."""
+        noted = {v.invariant: v for v in read_verdicts(self._home, self._job) if v.snapshot == ask.snapshot}
+        why = "where it is is not known any more"
+        lost = [Verdict(name, SnapshotId(ask.snapshot), Outcome.FAILED, why=why) for name in ask.invariants]
+        return [noted.get(verdict.invariant, verdict) for verdict in lost]
+
+    def _tell(self, wanted: _Wanted, verdicts: Sequence[Verdict]) -> None:
+        """Whoever keeps rows back until now."""
+        if not wanted.decides or self._closed:
+            return
+        crash_points.point("verdict.noted")
+        wrong = [v for v in verdicts if v.outcome in (Outcome.VIOLATED, Outcome.FAILED)]
+        late = [v for v in verdicts if v.outcome is Outcome.SKIPPED]
+        finding = Finding.VIOLATED if wrong else Finding.POSTPONED if late else Finding.HOLDS
+        told = [*wrong, *late, *verdicts][0]
+        snapshot = SnapshotId(wanted.ask.snapshot)
+        self.decide(snapshot, finding, told.at, told.sentence)
+        if wrong:
+            _log.warning(
+                "the rows of snapshot %d, and all later ones, are held: `strobe release %s %d` lets them go",
+                snapshot, self._job, snapshot,
+            )  # fmt: skip
 
     def _take(self, verdicts: Sequence[Verdict]) -> None:
         if self._closed:

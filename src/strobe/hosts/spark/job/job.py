@@ -12,8 +12,8 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
 from strobe.hosts.spark.commit.commits import Commits
+from strobe.hosts.spark.commit.holding import release
 from strobe.hosts.spark.commit.start import explain_doubt, sink_works
 from strobe.hosts.spark.home.job_home import JobHome, host_name
 from strobe.hosts.spark.home.job_state import JobState
@@ -32,7 +33,7 @@ from strobe.hosts.spark.job.api import actions
 from strobe.hosts.spark.job.channel_answers import ChannelAnswers
 from strobe.hosts.spark.job.control import control_server
 from strobe.hosts.spark.job.drain import Drain
-from strobe.hosts.spark.job.end_watch import watch_for_end
+from strobe.hosts.spark.job.end_watch import close_stages, stop_stages, watch_for_end
 from strobe.hosts.spark.job.fenced import end_at_once
 from strobe.hosts.spark.job.invariants import InvariantChecks, check_invariants
 from strobe.hosts.spark.job.observer import JobObserver
@@ -62,6 +63,7 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.locate import locate
+from strobe.store.releases import released_up_to
 
 __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
 
@@ -179,13 +181,15 @@ class Job:
         drafts = draft_stages(pipeline, self._spark, gate, home)
         ready = bring_up(pipeline, drafts, home, self.base, self._spark, self.options)
         stages = ready.stages
-        self._parts.callback(self._close_stages)
+        self._parts.callback(close_stages, self._runners)
         self._stores = SnapshotStores(self.store, home)
         self._invariants.start()
         self._parts.callback(self._close_invariants)
         state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
         self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions, clock=self._clock)
-        self._commits = Commits(home.memory.incarnation, lambda s: self._coordinator.settled(s), self._clock)  # noqa: PLW0108
+        judge = self._invariants.judging(self._stores.name)
+        self._commits = Commits(home.memory.incarnation, lambda s: self._coordinator.settled(s), self._clock, judge)  # noqa: PLW0108
+        self._invariants.decide = self._commits.judged
         for end in (self._close_commits, self._stores.settle, self._uploads.shutdown, self.observer.stop):
             self._parts.callback(end)
         drop = self.options.allow_non_restored_state
@@ -193,7 +197,7 @@ class Job:
         self._writer = ManifestWriter(
             pipeline, home, self._stores,
             {s.spec.uid: s.output for s in stages if s.output is not None},
-            lambda: self._commits.unsettled,
+            lambda: self._commits.needed,
             self._invariants.completed,
         )  # fmt: skip
         self._coordinator = CoordinatorHost(
@@ -208,18 +212,21 @@ class Job:
             decisions=self._commits,
             clock=self._clock,
         )
-        self._parts.callback(self._stop_stages)
+        self._parts.callback(stop_stages, self._runners)
         self._parts.callback(self._coordinator.stop)
         self._drain = Drain(pipeline.order(), self._runners, self._over_as, self._clock)
         self.orders = Orders(
             self.name, self._coordinator, self._stores,
             over=self._over_as, end=lambda: self._finish(JobState.STOPPED), drain=self._drain,
+            release=partial(release, self._commits, home),
         )  # fmt: skip
         for stage in stages:
             self._add(stage, has_source=reads_source(ready.descriptions[stage.spec.uid]))
         for runner in self._runners.values():
             runner.check()
-        self._commits.open((w for works in self._sinks.values() for w in works), self._writer.manifests())
+        self._commits.before = self._writer.before
+        works = [work for each in self._sinks.values() for work in each]
+        self._commits.open(works, self._writer.manifests(), released_up_to(home.home, home.job))
         self._coordinator.start()
         self.observer.start(self._runners, {s.spec.uid: s.result for s in stages})
         self._start_stages()
@@ -348,6 +355,7 @@ class Job:
             channels=self.observer.channels(),
             barriers=self.observer.barriers(self._coordinator),
             invariants=self._invariants.status(),
+            held=self._commits.held(),
         )
 
     def _over_as(self) -> str | None:
@@ -388,7 +396,7 @@ class Job:
         elif self._commits.settle(SETTLE_PATIENCE):
             self._finish(JobState.FINISHED)
         else:
-            self._finish(JobState.FAILED, explain_doubt(self.name, self._commits.in_doubt()))
+            self._finish(JobState.FAILED, explain_doubt(self.name, self._commits))
         return True
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -412,10 +420,6 @@ class Job:
             finally:
                 self._end(state, reason)
 
-    def _stop_stages(self) -> None:
-        with ThreadPoolExecutor(len(self._runners) or 1, thread_name_prefix="stop") as pool:
-            list(pool.map(StageRunner.stop, self._runners.values()))
-
     def _close_store(self) -> None:
         for snapshot in self.store.list() if self._deletes else ():
             if snapshot not in self._commits.unsettled:
@@ -423,18 +427,11 @@ class Job:
         self.store.close()
 
     def _close_commits(self) -> None:
-        if doubt := self._commits.close(0 if self.state is JobState.FAILED else SETTLE_PATIENCE):
-            _log.warning("%s", explain_doubt(self.name, doubt))
+        if self._commits.close(0 if self.state is JobState.FAILED else SETTLE_PATIENCE):
+            _log.warning("%s", explain_doubt(self.name, self._commits))
 
     def _close_invariants(self) -> None:
         self._invariants.stop(wait=self.state in (JobState.FINISHED, JobState.STOPPED))
-
-    def _close_stages(self) -> None:
-        for runner in self._runners.values():
-            for sink in runner.spec.sinks:
-                sink.close()
-            if runner.output is not None:
-                runner.output.close()
 
     def _publish(self, **facts: Any) -> None:
         try:

@@ -1,5 +1,7 @@
 """What people order a running job to do: a savepoint, a stop, a cancel. One at a time, never mixed.
 
+Also a release of what invariants keep back, which gets in nobody's way.
+
 A savepoint or stop that comes while another is under way is refused at once, and says which. A cancel is never refused:
 it ends whatever is under way, and who waits for that is told. A savepoint whose manifest was written by then is
 complete, and is answered as such.
@@ -17,7 +19,9 @@ from strobe.hosts.spark.job.drain import Drain
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
 from strobe.hosts.spark.snapshot.savepoints import Savepoint, SnapshotStores
 from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.ids import SnapshotId
 from strobe.protocol.coordinator.messages import Kind
+from strobe.store.releases import Release
 
 __all__ = ["Orders"]
 
@@ -32,8 +36,10 @@ class Orders:
         over: Callable[[], str | None],
         end: Callable[[], None],
         drain: Drain,
+        release: Callable[[SnapshotId, str], Release],
     ) -> None:
-        """`over` says what has become of a job that no longer runs; `end` ends it as stopped."""
+        """`over` says what has become of a job that no longer runs; `end` ends it as stopped; `release` lets go."""
+        self.release = release
         self._job = job
         self._coordinator = coordinator
         self._stores = stores

@@ -202,8 +202,8 @@ class Pipeline:
     ) -> Callable[[G], G]:
         """Declare what must hold in every snapshot: a query that gives the rows which must not exist, or, as a
         decorator, a function that gets the cut (as from `strobe.open_snapshot`) and returns such rows, or whether it
-        holds. It is asked of every `every`-th checkpoint, in the background. `on_violation` is "report", or "fail" to
-        end the job."""
+        holds. It is asked of every `every`-th checkpoint, in the background. `on_violation` is "report", "fail" to end
+        the job, or "hold": what sinks deliver on snapshot becomes visible only when it holds, or is released."""
         try:
             wanted = OnViolation(on_violation)
         except ValueError:

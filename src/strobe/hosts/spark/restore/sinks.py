@@ -26,6 +26,7 @@ from strobe.model.ids import NodeId, SnapshotId, Timeline
 from strobe.protocol.two_phase_commit import TwoPhaseCoordinator, TwoPhaseParticipant
 from strobe.protocol.two_phase_commit import messages as protocol
 from strobe.store.manifest import Manifest, SinkRecord
+from strobe.store.releases import holds_back, released_up_to
 
 __all__ = ["PartsOutlook", "check_dropped", "named_parts", "outlook_parts", "settle_parts", "sweep_staging"]
 
@@ -77,7 +78,7 @@ def outlook_parts(
     return PartsOutlook(
         detail,
         _visible_later(ledger, manifest, context.name, fate),
-        _problem(ledger, named, commit, sink, context, home),
+        _held(manifest, commit, context, home) or _problem(ledger, named, commit, sink, context, home),
     )
 
 
@@ -94,6 +95,22 @@ def _visible_later(ledger: Ledger, manifest: Manifest, sink: str, fate: SinkFate
     return (
         f"Sink {sink!r}: what snapshot(s) {snapshots} made visible cannot be undone: those rows stay there, and come "
         "once more."
+    )
+
+
+def _held(manifest: Manifest, commit: list[Entry], context: SinkContext, home: JobHome) -> StrobeError | None:
+    """Parts that the snapshot contains and that may not become visible: going back to it would do that."""
+    if not holds_back(manifest) or manifest.snapshot <= released_up_to(home.home, home.job):
+        return None
+    held = [entry for entry in commit if entry.state is not PartState.DECIDED]
+    if not held:
+        return None
+    return Misuse(
+        f"Snapshot {manifest.snapshot} names {len(held)} part(s) of sink {context.name!r} that are held, or not judged "
+        "yet. Going back to it would make them visible.",
+        untouched="Nothing was changed.",
+        next=f"Restore a snapshot from before it, or let them go first: `strobe release {home.job} "
+        f"{manifest.snapshot}`.",
     )
 
 

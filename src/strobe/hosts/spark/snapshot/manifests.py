@@ -24,11 +24,13 @@ from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.model.invariants import OnViolation
 from strobe.protocol.coordinator.messages import Kind
 from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.leases import retiring
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, SinkRecord
 from strobe.store.manifest import Kind as ManifestKind
+from strobe.store.releases import HOLD
 
 __all__ = ["ManifestWriter", "snapshot_before"]
 
@@ -52,7 +54,8 @@ class ManifestWriter(SnapshotWriter):
         unsettled: Callable[[], frozenset[SnapshotId]] = frozenset,
         on_checkpoint: Callable[[SnapshotId], None] = lambda snapshot: None,
     ) -> None:
-        """`unsettled` are complete snapshots that some sink has not committed yet: they stay until it has.
+        """`unsettled` are complete snapshots that some sink has not committed yet: they stay until it has, and if
+        invariants may keep them back, so does the one before them, to go back to.
         `on_checkpoint` is told of each that is complete, before any is disposed of."""
         self._pipeline = pipeline
         self._home = home
@@ -61,6 +64,7 @@ class ManifestWriter(SnapshotWriter):
         self._store = stores.checkpoints
         self._channels = channels
         self._unsettled = unsettled
+        self._holding = tuple(i.name for i in pipeline.invariants if i.on_violation is OnViolation.HOLD)
         self._on_checkpoint = on_checkpoint
         self._spared = False  # something stays that is past its retention
         self._lock = threading.Lock()
@@ -116,6 +120,7 @@ class ManifestWriter(SnapshotWriter):
         config = self._pipeline.checkpoint
         age = config.retained_age
         unsettled = self._unsettled()
+        unsettled |= self.before(unsettled)
         with retiring(self._home.home, self._home.job) as leased:
             self._spared = bool(unsettled) or leased is None or bool(leased)
             if leased is None:
@@ -129,6 +134,16 @@ class ManifestWriter(SnapshotWriter):
         with self._lock:
             for each in gone:
                 self._retained.pop(each, None)
+
+    def before(self, unsettled: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
+        """The last good one, if some are kept back: on this line of history, or those that this line may come from."""
+        if not self._holding or not unsettled:
+            return frozenset()
+        with self._lock:
+            older = {s: m for s, m in self._retained.items() if s < min(unsettled)}
+        timeline = self._home.memory.timeline
+        mine = [s for s, m in older.items() if m is not None and m.timeline == timeline]
+        return frozenset([max(mine)] if mine else older)
 
     def settled(self) -> None:
         if self._spared:
@@ -190,5 +205,5 @@ class ManifestWriter(SnapshotWriter):
             channels=channels,
             sinks=sinks,
             writer=f"strobe {__version__}",
-            extra={"home": str(self._home.home)},
+            extra={"home": str(self._home.home), **({HOLD: list(self._holding)} if self._holding else {})},
         )

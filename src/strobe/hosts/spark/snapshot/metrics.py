@@ -15,8 +15,9 @@ from strobe.model.redaction import redact
 from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
-    "Backlog", "BarrierStatus", "ChannelStatus", "InvariantStatus", "JobStatus", "SinkStatus", "StageStatus",
-    "StateStatus", "SupervisorStatus", "progress_from_json", "progress_json", "status_from_json", "status_json",
+    "Backlog", "BarrierStatus", "ChannelStatus", "HeldStatus", "InvariantStatus", "JobStatus", "SinkStatus",
+    "StageStatus", "StateStatus", "SupervisorStatus", "progress_from_json", "progress_json", "status_from_json",
+    "status_json",
 ]  # fmt: skip
 
 
@@ -95,6 +96,7 @@ class SinkStatus:
     rows: int | None = None
     rows_per_second: float | None = None  # over the last minute
     dead_letters: int = 0
+    held: int = 0  # parts that a complete snapshot names and that invariants keep back
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", redact(self.where))
@@ -140,6 +142,21 @@ class InvariantStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldStatus:
+    """What invariants keep back: `parts` of sinks, since `snapshot`, up to the `newest`. `reason` is its verdict, in
+    words; `judging` more snapshots are still being asked. `snapshot` is None if it is only that. `good` is the newest
+    checkpoint from before, to go back to."""
+
+    snapshot: int | None
+    newest: int | None
+    parts: int
+    since: str
+    reason: str
+    judging: int = 0
+    good: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     job: str
     state: str
@@ -161,6 +178,7 @@ class JobStatus:
     channels: tuple[ChannelStatus, ...] = field(default=())
     barriers: tuple[BarrierStatus, ...] = field(default=())
     invariants: tuple[InvariantStatus, ...] = field(default=())
+    held: HeldStatus | None = None
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:

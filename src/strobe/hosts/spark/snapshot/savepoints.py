@@ -62,6 +62,7 @@ class SnapshotStores:
         self._savepoint: tuple[SnapshotId, SnapshotStore] | None = None
         self._ordered = False
         self.completed: Savepoint | None = None
+        self._places: dict[SnapshotId, str] = {}  # of savepoints of this run
         self.failure: StrobeError | None = None  # why the ordered savepoint could not even begin
 
     # ── what the job orders ─────────────────────────────────────────────────────────────────────────────────────────
@@ -142,10 +143,18 @@ class SnapshotStores:
             crash_points.point("savepoint.complete")
             target, self._target, self._savepoint = self._target, None, None
         target.done()
+        self._places[manifest.snapshot] = target.where
         self.completed = Savepoint(
             manifest.snapshot, manifest.job, target.where, root_of(manifest), manifest.bytes_total,
             manifest.rows_in_flight,
         )  # fmt: skip
+
+    def name(self, snapshot: SnapshotId) -> str | None:
+        """What `strobe.open_snapshot` takes for a snapshot of the job. None if it is no checkpoint, and where it is is
+        not known."""
+        if snapshot in self._places:
+            return self._places[snapshot]
+        return f"{self._home.job}/{snapshot}" if snapshot in self.checkpoints.list() else None
 
     def with_content(self, record: ChannelRecord, channel: ChannelWriter, snapshot: SnapshotId) -> ChannelRecord:
         """The channel's record with its rows in flight copied: every commit that some consumer had yet to read."""

@@ -38,6 +38,7 @@ export function Job({ job, session }) {
     <${Trouble} error=${seen.job.trouble} />
     <${Trouble} error=${seen.job.error} role="alert" />
     <${Sinks} sinks=${seen.sinks} />
+    <${Held} held=${seen.facts.held} job=${job} />
     <${Invariants} all=${seen.facts.invariants || []} job=${job} />
     <${Barrier} seen=${seen} way=${way} snapshot=${snapshot} now=${now} />
     <div class=${`split ${stage ? "open" : ""}`}>
@@ -105,6 +106,12 @@ function Invariants({ all, job }) {
   return all.map((i) => (i.outcome === "violated" || i.outcome === "failed"
     ? html`<${Trouble} key=${i.name} error=${`Invariant ${i.name} ${i.outcome}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}. ${i.sentence || ""}`} next=${`See: strobe checks ${job}`} role="alert" />`
     : html`<p class="invariant quiet" key=${i.name}>Invariant ${i.name}: ${i.outcome || "not asked yet"}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}</p>`));
+}
+
+function Held({ held, job }) {
+  if (!held || !held.snapshot) return null;
+  return html`<${Trouble} error=${`${plural(held.parts, "part")} held since snapshot ${held.snapshot}: ${held.reason}`}
+    next=${`Nothing of it is visible. strobe release ${job} ${held.newest} lets it go${held.good ? `; strobe run -s ${job}/${held.good} goes back` : ""}.`} role="alert" />`;
 }
 
 function Sinks({ sinks }) {

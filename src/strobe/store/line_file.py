@@ -1,0 +1,42 @@
+"""A file of lines that are appended and synced, one by one.
+
+The last line may be torn by a crash; the next one begins below it, and readers pass over what they cannot read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from strobe.store.private import open_private
+
+__all__ = ["append_line", "read_lines"]
+
+_LARGEST: Final = 256 << 20  # bytes: more is not what such a file should be
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Durable on return."""
+    with open(path, "ab", opener=open_private) as file:
+        end = file.tell()
+        torn = end > 0 and not _ends_whole(path, end)
+        file.write((b"\n" if torn else b"") + line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """None if the file is not there, or cannot be read."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            return []
+        return [line for line in path.read_bytes().split(b"\n") if line]
+    except OSError:
+        return []
+
+
+def _ends_whole(path: Path, end: int) -> bool:
+    with open(path, "rb") as file:
+        file.seek(end - 1)
+        return file.read(1) == b"\n"
