@@ -75,7 +75,7 @@ def status_command(name: str | None, session: Session) -> None:
             session.say((f"{node.node}: {node.trouble}", "red"))
     if report.reason:
         session.say((f"not taken: {report.reason}", "red"))
-    for line in check_lines(report.checks):
+    for line in check_lines(report):
         session.say(line)
 
 

@@ -10,7 +10,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from strobe.hosts.live.system.checking import CheckReport
 from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
 from strobe.hosts.live.system.serving import Ending
 from strobe.model.ids import NodeId
@@ -82,10 +81,14 @@ def snapshot_table(snapshots: tuple[SnapshotReport, ...]) -> Table:
     return table
 
 
-def check_lines(checks: tuple[CheckReport, ...]) -> list[tuple[str, str]]:
-    """Each with its colour: what is found in full, the rest in a line."""
+def check_lines(report: Report) -> list[tuple[str, str]]:
+    """Checks and invariants, each with its colour: what is found in full, the rest in a line."""
     lines = []
-    for check in checks:
+    for each in report.invariants:
+        skipped = f" ({counted(each.skipped, 'snapshot')} passed over)" if each.skipped else ""
+        colour = {"holds": "green", "violated": "red", "failed": "red"}.get(each.outcome, "yellow")
+        lines.append((f"{each.sentence or f'invariant {each.name!r} was not asked yet'}{skipped}", colour))
+    for check in report.checks:
         colour = {True: "red", False: "green", None: "yellow"}[check.found]
         name = check.check.rpartition("/")[2]
         at = f", snapshot {check.snapshot}" if check.snapshot else ""
@@ -223,8 +226,8 @@ class TableView(QuietView):
             why = Text(f"not taken: {report.reason}", style="red")
             why.truncate(2 * self._console.width, overflow="ellipsis")
             parts += [Text(), why]
-        if report.checks:
-            parts += [Text(), *(Text(line, style=colour) for line, colour in check_lines(report.checks))]
+        if report.checks or report.invariants:
+            parts += [Text(), *(Text(line, style=colour) for line, colour in check_lines(report))]
         hint = "Ctrl-C ends it.  Elsewhere: strobe live status | snapshot | kill NODE | down"
         parts += [Text(), Text(hint, style="dim")]
         self._live.update(Group(*parts), refresh=True)

@@ -21,7 +21,7 @@ from strobe.model.suggest import did_you_mean
 from strobe.store.manifest import NOTHING
 from strobe.store.times import utc_text
 
-__all__ = ["check_names", "invariants_in", "judge"]
+__all__ = ["check_live_names", "check_names", "invariants_in", "judge"]
 
 _SHOWN: Final = 10  # rows of a violation that are kept
 _WIDE: Final = 500  # characters of a value that are kept
@@ -34,7 +34,7 @@ def judge(cut: Cut, invariant: Invariant) -> Verdict:
     began = time.monotonic()
     rows: list[Mapping[str, Json]] = []
     count, why = 0, ""
-    young = {uid for uid, node in cut.manifest.nodes.items() if node.batch in (None, NOTHING)}
+    young = {uid for uid, node in cut.manifest.nodes.items() if node.batch == NOTHING}
     try:
         found = cut.sql(invariant.sql) if invariant.sql is not None else _called(invariant, cut)
         outcome, count, rows = _outcome(found)
@@ -120,6 +120,20 @@ def check_names(invariants: Iterable[Invariant], stages: Iterable[str]) -> None:
                         f"Invariant {invariant.name!r} asks for {schema}.{name}, but there is no stage {name!r}.",
                         untouched="Nothing was started.",
                         next=f"{did_you_mean(name, list(known))}The stages are: {', '.join(known.values())}.",
+                    )
+
+
+def check_live_names(invariants: Iterable[Invariant], nodes: Iterable[str]) -> None:
+    """The same for a system of live processes, whose messages in flight are one relation."""
+    known = {f"state.{node}".lower(): f"state.{node}" for node in nodes} | {"in_flight.messages": "in_flight.messages"}
+    with duckdb.connect(":memory:") as db:
+        for invariant in invariants:
+            for schema, name in () if invariant.sql is None else _relations(db, invariant):
+                if schema in _OF_STAGES and f"{schema}.{name}" not in known:
+                    raise Misuse(
+                        f"Invariant {invariant.name!r} asks for {schema}.{name}, which this system does not have.",
+                        untouched="Nothing was started.",
+                        next=f"{did_you_mean(f'{schema}.{name}', list(known))}There are: {', '.join(known.values())}.",
                     )
 
 

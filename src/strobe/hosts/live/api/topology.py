@@ -22,6 +22,9 @@ Written in Python or in TOML; checked as a whole before anything starts. The gra
     certificate = "node.pem"
     key = "node.key"
     authority = "authority.pem"
+
+    [invariants]                                # on each snapshot: queries for rows that must not exist
+    solvent = "select balance from state.a where balance < 0"
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from strobe.hosts.shared.functions import is_function_name
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, check_uid
+from strobe.model.invariants import Invariant
 from strobe.predicates.stable import known_check
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 
@@ -89,6 +93,7 @@ class Topology:
     tls: Tls | None = None
     path: tuple[str, ...] = ()  # where nodes look for modules, first
     checks: tuple[str, ...] = ()  # deadlock, termination, garbage, or FILE.py:FUNCTION, made on each snapshot
+    invariants: tuple[Invariant, ...] = ()  # asked of each snapshot, too: rows that must not exist
     graph: Graph = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +108,8 @@ class Topology:
         for check in self.checks:
             if not is_function_name(check):
                 known_check(check)
+        for name in {i.name for i in self.invariants if sum(i.name == other.name for other in self.invariants) > 1}:
+            raise Misuse(f"There are two invariants {name!r}.", next="Give one of them another name.")
         taken: dict[tuple[str, int], NodeId] = {}
         for node in self.nodes:
             address = parse_address(node.address, node.name)
@@ -209,7 +216,18 @@ def load_module(name: str) -> Any:
 # ── TOML ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-SETTINGS: Final = {"name", "nodes", "channels", "protocol", "key_file", "root", "checkpoints", "tls", "checks"}
+SETTINGS: Final = {
+    "name",
+    "nodes",
+    "channels",
+    "protocol",
+    "key_file",
+    "root",
+    "checkpoints",
+    "tls",
+    "checks",
+    "invariants",
+}
 OF_NODES: Final = {"class", "address", "params", "remote", "reach"}
 IN_SECONDS: Final = {"interval", "min_pause", "timeout"}
 IN_NUMBERS: Final = {"max_concurrent", "tolerable_failures", "retained"}
@@ -243,6 +261,7 @@ def read_topology(file: Path) -> Topology:
         _tls(file, value.get("tls")),
         (str(file.parent.resolve()),),
         _checks(file, value.get("checks", [])),
+        _invariants(file, value.get("invariants", {})),
     )
 
 
@@ -289,6 +308,24 @@ def _checks(file: Path, value: Any) -> tuple[str, ...]:
             f"Topology {file}: checks are not legal.", next='Write a list such as ["deadlock", "rules.py:solvent"].'
         )
     return tuple(str(file.parent.resolve() / check) if is_function_name(check) else check for check in value)
+
+
+def _invariants(file: Path, value: Any) -> tuple[Invariant, ...]:
+    """A query by its name, or a table with `sql` and `every`."""
+    if not isinstance(value, dict):
+        raise Misuse(
+            f"Topology {file}: [invariants] is not legal.", next='Write name = "select …" for rows that must not exist.'
+        )
+    found = []
+    for name, given in value.items():
+        fields = {"sql": given} if isinstance(given, str) else given
+        if not isinstance(fields, dict) or "sql" not in fields or fields.keys() - {"sql", "every"}:
+            raise Misuse(
+                f"Topology {file}: invariant {name!r} is not legal.",
+                next='Write a query, or a table with sql = "select …" and every = N.',
+            )
+        found.append(Invariant(name, fields["sql"], every=fields.get("every", 1)))
+    return tuple(found)
 
 
 def _checkpoints(file: Path, value: Any) -> CoordinatorSettings | None:

@@ -1,4 +1,4 @@
-"""The checks that a topology asks for, made on the snapshots of a running system as they come.
+"""The checks and invariants that a topology asks for, made on the snapshots of a running system as they come.
 
 The newest complete snapshot is looked at, in a thread: a check never stops the system, and a snapshot that was
 overtaken before its turn is left out. A stable predicate shows in the next one as well. What is found is logged once,
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from strobe.hosts.live.api.topology import Topology
 from strobe.hosts.live.snapshot.checks import Check
 from strobe.hosts.live.snapshot.snapshots import load
+from strobe.hosts.live.system.invariants import Invariants
 from strobe.model.errors import StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.snapshots import SnapshotStore
@@ -39,16 +41,17 @@ class CheckReport:
 
 
 class Checker:
-    def __init__(self, topology: Topology) -> None:
-        """Raises Misuse if there is no such check, or no such function."""
+    def __init__(self, topology: Topology, home: Path) -> None:
+        """Raises Misuse if there is no such check, or no such function, or no such node."""
         self._topology = topology
+        self.invariants = Invariants(topology, home)
         self._checks = tuple(Check.named(text) for text in topology.checks)
         self._looked_at = SnapshotId(0)
         self.reports = tuple(CheckReport(c.name, None, 0, "no snapshot was looked at yet") for c in self._checks)
 
     async def watch(self, store: SnapshotStore) -> None:
         """Until it is cancelled."""
-        while self._checks:
+        while self._wanted:
             try:
                 await self.look(store)
             except Exception as error:  # whatever it is: the system goes on
@@ -57,15 +60,21 @@ class Checker:
 
     async def look(self, store: SnapshotStore) -> None:
         """At the newest snapshot, unless it has been looked at."""
-        if self._checks:
+        if self._wanted:
             await asyncio.to_thread(self._look, store)
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._checks or self._topology.invariants)
 
     def _look(self, store: SnapshotStore) -> None:
         there = store.list()
         if not there or there[-1] == self._looked_at:
             return
         snapshot = there[-1]
+        skipped = sum(self._looked_at < other < snapshot for other in there) if self._looked_at else 0
         try:
+            self.invariants.ask(snapshot, skipped=skipped)
             loaded = load(store, snapshot, self._topology.graph)
         except StrobeError as error:
             if snapshot in store.list():  # else it was deleted meanwhile, and there is a newer one

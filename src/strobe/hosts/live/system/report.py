@@ -15,6 +15,7 @@ import msgspec
 
 from strobe.hosts.live.snapshot.snapshots import messages_in_flight
 from strobe.hosts.live.system.checking import Checker, CheckReport
+from strobe.hosts.live.system.invariants import InvariantReport
 from strobe.hosts.live.system.system import Status, System
 from strobe.hosts.live.wire.control import Figures
 from strobe.model.errors import Failed
@@ -92,6 +93,7 @@ class Report:
     snapshots: tuple[SnapshotReport, ...]
     checks: tuple[CheckReport, ...] = ()
     channels: tuple[ChannelReport, ...] = ()
+    invariants: tuple[InvariantReport, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -153,6 +155,7 @@ class Reporter:
             snapshots=tuple(map(snapshot_report, status.recent)),
             checks=self._checker.reports,
             channels=tuple(_channel(channel, status) for channel in self._system.topology.channels),
+            invariants=self._checker.invariants.reports,
         )
 
     def _before(

@@ -88,7 +88,7 @@ class _Serving:
         self._runtime = RuntimeFile(
             plan.home, topology.name, topology=plan.target, directory=os.getcwd(), started=utc_now()
         )
-        self._checker = Checker(topology)
+        self._checker = Checker(topology, plan.home)
         self._why = ""
         self._hurry = False
 
