@@ -130,3 +130,39 @@ def test_a_diff_is_a_summary_and_then_rows(strobe: Strobe, world: World) -> None
     out = strobe("diff", f"{JOB}/1", f"{JOB}/2", "--stage", "balances").out
     assert "before" in out
     assert "The state is the same." in strobe("diff", JOB, JOB).out
+
+
+def test_snapshots_in_a_bucket_are_asked_by_every_name_that_they_have(
+    strobe: Strobe, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their channels and sinks are where the job is: from its home all is there, from elsewhere what the bucket has."""
+    world = World(tmp_path, s3_url)
+    world.take({7: 1, 8: 1})
+    world.take({7: 1, 8: 1}, {7: -5})
+    home = ("--home", str(world.home))
+    total = "select sum(balance)::bigint as total from state.balances"
+    assert strobe("sql", JOB, total, "--json", *home).json == [{"total": -4}]
+    assert strobe("sql", f"{JOB}/1", total, "--json", *home).json == [{"total": 2}]
+    assert strobe("sql", JOB, "select sum(delta)::int as d from in_flight.postings", "--json", *home).json == [
+        {"d": 16}
+    ]
+    both = """
+        select count(*) as n from state.balances now join before.state.balances was using (account)
+        where now.balance <> was.balance
+    """
+    assert strobe("sql", JOB, both, "--with", f"before={JOB}/1", "--json", *home).json == [{"n": 1}]
+    told = strobe("bisect", JOB, "--sql", "from state.balances where balance < 0", "--json", *home).json
+    assert (told["last_good"]["snapshot"], told["first_bad"]["snapshot"]) == (1, 2)
+    # Somebody else, with nothing but the bucket's address.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    for name in (f"{s3_url}/jobs/{JOB}", f"{s3_url}/jobs/{JOB}/snapshots/chk-000002"):
+        assert strobe("sql", name, total, "--json").json == [{"total": -4}]
+    rules = elsewhere / "rules.sql"
+    rules.write_text("select * from state.balances where balance < 0")
+    assert strobe("check", f"{s3_url}/jobs/{JOB}/snapshots/chk-000001", "-f", str(rules)).code == 0
+    assert strobe("check", f"{s3_url}/jobs/{JOB}", "-f", str(rules)).code == 1
+    lost = strobe("sql", f"{s3_url}/jobs/{JOB}", "from in_flight.postings")
+    assert (lost.code, "Traceback" in lost.err) == (1, False), lost.err
+    assert not list(elsewhere.glob(".strobe*"))

@@ -17,6 +17,7 @@ from strobe.store.base import Data
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import ChannelRecord, InFlight, Kind, Manifest, NodeRecord, SinkRecord
+from strobe.store.places import settle
 from strobe.store.snapshots import SnapshotStore
 
 JOB = "ledger"
@@ -61,14 +62,15 @@ def state(*changes: dict[int, int | None]) -> dict[str, Data]:
 
 
 class World:
-    """A home with a job, its channel and its snapshots; `take` adds one."""
+    """A home with a job, its channel and its snapshots; `take` adds one. `store`: where snapshots go, if elsewhere."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: str | None = None) -> None:
         self.home = root / "home"
         self.layout = JobLayout(JOB)
-        self.store = SnapshotStore(FilesystemStore(self.home), self.layout, JOB)
+        objects = FilesystemStore(self.home) if store is None else settle(self.home, JOB, store)
+        self.store = SnapshotStore(objects, self.layout, JOB)
         self._taken = 0
-        (self.home / self.layout.root).mkdir(parents=True)
+        (self.home / self.layout.root).mkdir(parents=True, exist_ok=True)
         (self.home / self.layout.incarnation).write_text("{}")
         self._log = self.home / self.layout.channel(POSTINGS) / "_delta_log"
         self._log.mkdir(parents=True)
