@@ -52,6 +52,14 @@ RULES = (
         },
     ),
     Rule(
+        "a pause grows with failures",
+        r"(?i)pause \*= |pause \* [12](?:\.\d)?\b|\* pause\b|\*\* min\(",
+        {
+            "model/backoff.py": "for everybody",
+            "hosts/live/wire/datagrams.py": "retransmission goes by the round trip",
+        },
+    ),
+    Rule(
         "content is made durable",
         r"\bos\.fsync\(",
         {

@@ -43,6 +43,7 @@ from strobe.cli.output import ARGUMENTS
 from strobe.hosts.spark.home.job_home import JobHome, read_runtime
 from strobe.hosts.spark.home.job_state import UNFINISHED
 from strobe.hosts.spark.home.supervision import Supervision, SupervisorStatus, note_supervision
+from strobe.model.backoff import backoff
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.store.times import utc_text
 
@@ -78,7 +79,7 @@ class Backoff:
     healthy: float = 600.0
 
     def pause(self, failures: int) -> float:
-        return min(self.longest, self.first * 2.0 ** min(failures - 1, 30))
+        return backoff(failures, self.first, self.longest)
 
 
 @dataclass(frozen=True, slots=True)

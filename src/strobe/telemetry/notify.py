@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from strobe import __version__
+from strobe.model.backoff import backoff
 from strobe.model.errors import Misuse
 from strobe.model.redaction import redact
 from strobe.store.times import utc_text
@@ -229,7 +230,6 @@ class _Post:
             self._deliver(notice)
 
     def _deliver(self, notice: Notice) -> None:
-        pause = self._first_pause
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._target.deliver(notice)
@@ -242,5 +242,7 @@ class _Post:
             except Exception:
                 _log.warning("%s could not be told of %s", self._target.describe(), notice.type, exc_info=True)
                 return
-            self._hurry.wait(pause) if not self._hurry.is_set() else time.sleep(min(pause, self._first_pause))
-            pause *= 2
+            if self._hurry.is_set():
+                time.sleep(self._first_pause)
+            else:
+                self._hurry.wait(backoff(attempt, self._first_pause))

@@ -23,6 +23,7 @@ from strobe.hosts.live.wire.framing import HANDSHAKE_LIMIT, MAX_FRAME, FrameRead
 from strobe.hosts.live.wire.session import Session
 from strobe.hosts.live.wire.tls import Door, peer_of, why_broken
 from strobe.hosts.shared.strangers import Strangers
+from strobe.model.backoff import backoff
 from strobe.model.errors import PeerFault
 from strobe.model.ids import Incarnation
 
@@ -390,7 +391,7 @@ class Dialer:
 
     async def _dial(self) -> None:
         loop = asyncio.get_running_loop()
-        pause, attempts = 0.02, 0
+        failures, attempts = 0, 0
         while not self.link.closed:
             patience = DIAL_SECONDS[min(attempts, len(DIAL_SECONDS) - 1)]
             try:
@@ -409,11 +410,11 @@ class Dialer:
                 if connection._link is None:
                     attempts += loop.time() - began >= patience
                 else:
-                    pause, attempts = 0.02, 0
+                    failures, attempts = 0, 0
                     if self._on_lost is not None and not self.link.closed:
                         self._on_lost()
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 1.6, 1.0)
+            failures += 1
+            await asyncio.sleep(backoff(failures, 0.02, 1.0, 1.6) * random.uniform(0.5, 1.0))
 
 
 async def listen(

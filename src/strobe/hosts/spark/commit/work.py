@@ -30,6 +30,7 @@ from strobe.hosts.spark.connectors.base import Part, SinkContext, TransactionalS
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.hosts.spark.snapshot.metrics import SinkStatus
 from strobe.hosts.spark.snapshot.recording import Vote
+from strobe.model.backoff import backoff
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, HostFault, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
@@ -81,7 +82,7 @@ class _Attempts:
     def failed(self, reason: str, now: float) -> float:
         self.failures += 1
         self.reason = reason
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.failures - 1, 30))
+        pause = backoff(self.failures, FIRST_PAUSE, LONGEST_PAUSE)
         self.not_before = now + pause
         return pause
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from strobe.model.backoff import backoff
 from strobe.model.errors import Misuse
 from strobe.protocol.barriers import BarrierMode
 from strobe.protocol.coordinator.messages import CoordinatorSettings
@@ -114,4 +115,4 @@ class RestartPolicy:
 
     def pause(self, failures: int) -> float:
         """How long to wait after so many failures in a row (1 for the first)."""
-        return min(self.longest_pause, self.first_pause * 2.0 ** min(failures - 1, 30))
+        return backoff(failures, self.first_pause, self.longest_pause)

@@ -59,6 +59,7 @@ from strobe.hosts.spark.stage.inbox import (
 )
 from strobe.hosts.spark.stage.parts import StageContext
 from strobe.hosts.spark.stage.recorder import Recorder
+from strobe.model.backoff import backoff
 from strobe.model.errors import Fenced, ProtocolError, StrobeError
 from strobe.model.ids import Incarnation, NodeId
 from strobe.protocol.barriers import Barriers
@@ -111,7 +112,7 @@ class StageLife:
         self._empty = 0  # batches that came one after the other when nothing was left to read
         self._ends: dict[NodeId, int] = {}
         self._failing_since: float | None = None
-        self._look_again, self._pause = 0.0, _FIRST_PAUSE
+        self._look_again, self._failed_looks = 0.0, 0
         self._error: Exception | None = None  # why it takes part in no more snapshots
         self._thread = threading.Thread(target=self._run, name=f"agent-{stage.uid}", daemon=True)
 
@@ -269,7 +270,7 @@ class StageLife:
         outlived. One that stays fails the stage."""
         try:
             self.at_rest()
-            self._failing_since, self._look_again, self._pause = None, 0.0, _FIRST_PAUSE
+            self._failing_since, self._look_again, self._failed_looks = None, 0.0, 0
         except Exception as error:
             now = self._stage.clock.monotonic()
             if self._failing_since is None:
@@ -278,8 +279,8 @@ class StageLife:
             if isinstance(error, Fenced | ProtocolError) or now - self._failing_since >= _PATIENCE:
                 self._cannot_go_on(error)
                 return
-            self._look_again = now + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._failed_looks += 1
+            self._look_again = now + backoff(self._failed_looks, _FIRST_PAUSE, _LONGEST_PAUSE)
 
     def _cannot_go_on(self, error: Exception) -> None:
         """The machine is not stepped again in this life. Who asks is still answered, until the runner has heard."""

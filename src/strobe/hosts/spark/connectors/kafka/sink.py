@@ -37,6 +37,7 @@ from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord
 from strobe.hosts.spark.connectors.kafka.rows import Messages, PartSize, reject, send, topics_of
 from strobe.hosts.spark.connectors.kafka.transactions import FIXED, Needs, Publisher
 from strobe.hosts.spark.connectors.staging import Staging
+from strobe.model.backoff import backoff
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
@@ -184,7 +185,7 @@ class KafkaSink(TransactionalSink):
 
     def _patiently(self, attempt: Callable[[], None]) -> None:
         """However long the broker is away: the stage waits, its status says why, and nothing is lost."""
-        pause = _FIRST_PAUSE
+        failures = 0
         while True:
             try:
                 attempt()
@@ -194,9 +195,9 @@ class KafkaSink(TransactionalSink):
                 if self.trouble != error.what:
                     _log.warning("%s: %s It is tried again until it succeeds.", self._context.stage, error.what)
                 self.trouble = error.what
-                if self._closed.wait(pause):
+                failures += 1
+                if self._closed.wait(backoff(failures, _FIRST_PAUSE, _LONGEST_PAUSE)):
                     raise
-                pause = min(_LONGEST_PAUSE, pause * 2)
 
     def prepare(self, part: Part) -> Json:
         files = self._staging_of(part).files(part)

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.postgres.connect import Column, Dsn, is_passing, quoted, split_name
+from strobe.model.backoff import backoff
 from strobe.model.errors import Failed
 
 __all__ = ["read_range", "spark_type"]
@@ -51,8 +52,7 @@ def read_range(
     """The rows with low < column <= high. A connection that is refused is tried again; one that breaks in the middle
     fails the task, since rows have gone out already."""
     target = to_arrow_schema(schema, timezone="UTC")
-    pause = _FIRST_PAUSE
-    for left in reversed(range(_TRIES)):
+    for attempt in range(1, _TRIES + 1):
         began = False
         try:
             with dsn.connect(application) as connection:
@@ -61,10 +61,9 @@ def read_range(
                     yield batch
             return
         except psycopg.Error as error:
-            if began or not left or not is_passing(error):
+            if began or attempt == _TRIES or not is_passing(error):
                 raise dsn.trouble(f"Reading {table}", error) from None
-            SYSTEM.sleep(pause)
-            pause *= 2
+            SYSTEM.sleep(backoff(attempt, _FIRST_PAUSE))
         except pa.ArrowInvalid as error:
             raise Failed(
                 f"Reading {table}, {column} up to {high}: a value has no place in Spark's type: {error}",

@@ -41,6 +41,7 @@ from strobe.hosts.spark.connectors.postgres.connect import Dsn, Table, split_nam
 from strobe.hosts.spark.connectors.postgres.load import BATCH, Load, Outcome, Verdict, load
 from strobe.hosts.spark.connectors.postgres.marks import Marks, known_owner, owner_of
 from strobe.hosts.spark.connectors.staging import Staging
+from strobe.model.backoff import backoff
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
@@ -141,7 +142,7 @@ class PostgresSink(TransactionalSink):
 
     def _patiently(self, rows: DataFrame, order: Load) -> Outcome:
         """The outcome, however long Postgres is away: the stage waits, and nothing is lost."""
-        pause = _FIRST_PAUSE
+        failures = 0
         while True:
             try:
                 if self.failures:
@@ -153,9 +154,9 @@ class PostgresSink(TransactionalSink):
                 if self.trouble != error.what:
                     _log.warning("%s: %s It is tried again until it succeeds.", self._context.stage, error.what)
                 self.trouble = error.what
-                if self._closed.wait(pause):
+                failures += 1
+                if self._closed.wait(backoff(failures, _FIRST_PAUSE, _LONGEST_PAUSE)):
                     raise
-                pause = min(_LONGEST_PAUSE, pause * 2)
 
     def _run(self, rows: DataFrame | None, order: Load) -> Outcome:
         """Have an executor load the rows. Unreachable if it is worth another attempt."""

@@ -36,6 +36,7 @@ from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.channel.python_source import open_stream
 from strobe.hosts.spark.connectors.postgres.connect import Column, Dsn, Table, is_passing, quoted, table_of
 from strobe.hosts.spark.connectors.postgres.rows import read_range, spark_type
+from strobe.model.backoff import backoff
 from strobe.model.errors import Failed, Misuse
 
 __all__ = ["FORMAT", "PostgresStream", "read_postgres"]
@@ -180,7 +181,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._safe: str | None = None
         self._looked = 0.0
         self._seen = -math.inf  # when it last answered
-        self._pause = _POLL
+        self._failures, self._pause = 0, _POLL
         self._nothing_between: tuple[str | None, str] | None = None
 
     # ── planning ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,7 +217,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = SYSTEM.monotonic()
         try:
             self._safe = self._open().look()
-            self._pause, self._seen = _POLL, SYSTEM.monotonic()
+            self._failures, self._pause, self._seen = 0, _POLL, SYSTEM.monotonic()
         except psycopg.Error as error:
             self._lost(error)
 
@@ -226,7 +227,8 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._close()
         if not is_passing(error) or SYSTEM.monotonic() - self._seen > _PATIENCE:
             raise self._dsn.trouble(f"Reading {self._table}", error) from None
-        self._pause = min(_LONGEST_PAUSE, self._pause * 2)
+        self._failures += 1
+        self._pause = backoff(self._failures, 2 * _POLL, _LONGEST_PAUSE)
         self._looked = SYSTEM.monotonic()
         said = f"strobe: reading {self._table}: {self._dsn.said(error)}; tried again in {self._pause:.1f} s"
         print(said, file=sys.stderr, flush=True)  # this process has no other way: it is in Spark's log
