@@ -20,7 +20,7 @@ from tests.spark.agent_world import World
 from tests.spark.wired_world import ScheduledCoordinator
 
 HOSTS = Path(__file__).parents[2] / "src" / "strobe" / "hosts"
-FILES = sorted(p for host in ("spark", "shared") for p in (HOSTS / host).rglob("*.py") if p.name != "clock.py")
+FILES = sorted(p for host in ("spark", "live", "shared") for p in (HOSTS / host).rglob("*.py") if p.name != "clock.py")
 
 
 def other_clocks(source: str) -> Iterator[str]:

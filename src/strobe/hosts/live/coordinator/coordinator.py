@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from strobe.hosts.live.journal.parts import COORDINATOR, PartWriter
 from strobe.hosts.live.snapshot.snapshots import Gathering, Loaded, gathered, load, to_cut, write
 from strobe.hosts.live.wire import control
 from strobe.hosts.live.wire.link import Address
-from strobe.hosts.shared.clock import utc_now
+from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.model.errors import StrobeError
 from strobe.model.events import Completed, Restarted
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
@@ -60,6 +59,7 @@ class LiveCoordinator:
         restore_timeout: float = 30.0,
         on_failed: Callable[[str], None] = lambda reason: None,
         on_lost: Callable[[NodeId], None] = lambda node: None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.topology = topology
         self.graph = topology.graph
@@ -81,7 +81,7 @@ class LiveCoordinator:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "snapshots")
-        self._clock = time.monotonic()
+        self._clock, self._began = clock, clock.monotonic()
         self._peers = {node: Peer(node, self, reach) for node in self.graph.nodes}
         self._gathering: dict[SnapshotId, Gathering] = {}
         self._intake = Intake(Path(store.objects.describe()))
@@ -336,7 +336,7 @@ class LiveCoordinator:
             Kind(trigger.kind.value),
             self.incarnation,
             self._revival.timeline,
-            utc_now(),
+            utc_now(self._clock),
             store.begin(trigger.snapshot),
             where,
         )
@@ -350,7 +350,7 @@ class LiveCoordinator:
             self.graph,
             self.store.job,
             self.topology.protocol,
-            utc_now(),
+            utc_now(self._clock),
             self.latest,
             f"strobe {__version__}",
         )
@@ -425,7 +425,7 @@ class LiveCoordinator:
         self._on_failed(reason)
 
     def now(self) -> int:
-        return int((time.monotonic() - self._clock) * 1000)
+        return int((self._clock.monotonic() - self._began) * 1000)
 
     def wake(self, what: str, at: int, do: Callable[[], None]) -> None:
         if what in self._timers:

@@ -17,13 +17,13 @@ import contextlib
 import dataclasses
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from strobe.hosts.live.api.codec import encode_state
 from strobe.hosts.live.wire.control import PIECE
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.model.errors import StrobeError
 
 __all__ = ["Captured", "Capturing", "capture", "is_large"]
@@ -43,13 +43,17 @@ class Capturing:
     """A state that is being written. Exactly one of `on_done` and `on_failed` is called, unless it is cancelled."""
 
     def __init__(
-        self, on_piece: Callable[[bytes], bool], on_done: Callable[[Captured], None], on_failed: Callable[[str], None]
+        self,
+        on_piece: Callable[[bytes], bool],
+        on_done: Callable[[Captured], None],
+        on_failed: Callable[[str], None],
+        clock: Clock = SYSTEM,
     ) -> None:
         """`on_piece` says whether more may follow at once; if not, `resume` is called later."""
         self._on_piece = on_piece
         self._on_done = on_done
         self._on_failed = on_failed
-        self._begun = time.perf_counter()
+        self._clock, self._begun = clock, clock.monotonic()
         self._size = 0
         self._child = 0
         self._pipe = -1
@@ -132,7 +136,7 @@ class Capturing:
         return os.waitstatus_to_exitcode(status)
 
     def _captured(self, *, forked: bool) -> Captured:
-        return Captured(self._size, forked, (time.perf_counter() - self._begun) * 1000)
+        return Captured(self._size, forked, (self._clock.monotonic() - self._begun) * 1000)
 
 
 def capture(state: Any, whose: str, capturing: Capturing, *, fork_above: int = LARGE) -> None:

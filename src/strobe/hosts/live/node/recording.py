@@ -6,7 +6,6 @@ handed over, once. Contents leave as states do: in pieces, and no faster than th
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from strobe.hosts.live.node.capture import Captured, Capturing, capture
 from strobe.hosts.live.snapshot.bulk import packed, packed_size
 from strobe.hosts.live.wire.control import Part, TimerState
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 
 __all__ = ["PartOwner", "Position", "Recordings"]
@@ -47,10 +47,10 @@ class Position:
 
 
 class _Recording:
-    def __init__(self, snapshot: SnapshotId, position: Position) -> None:
+    def __init__(self, snapshot: SnapshotId, position: Position, clock: Clock) -> None:
         self.snapshot = snapshot
         self.position = position
-        self.begun = time.perf_counter()
+        self._clock, self._begun = clock, clock.monotonic()
         self.gap_ms = 0.0
         self.align_ms = 0.0
         self.contents: dict[str, int] = {}
@@ -61,11 +61,14 @@ class _Recording:
         self.capturing: Capturing | None = None
 
     def elapsed(self) -> float:
-        return (time.perf_counter() - self.begun) * 1000
+        return (self._clock.monotonic() - self._begun) * 1000
 
 
 class Recordings:
-    def __init__(self, node: NodeId, incarnation: int, owner: PartOwner, fork_above: int) -> None:
+    def __init__(
+        self, node: NodeId, incarnation: int, owner: PartOwner, fork_above: int, clock: Clock = SYSTEM
+    ) -> None:
+        self._clock = clock
         self._node = node
         self._incarnation = incarnation
         self._owner = owner
@@ -74,7 +77,7 @@ class Recordings:
 
     def record(self, snapshot: SnapshotId, position: Position, take_state: Any) -> None:
         """Captures what `take_state()` gives. When this returns, the process may go on."""
-        recording = self._open[snapshot] = _Recording(snapshot, position)
+        recording = self._open[snapshot] = _Recording(snapshot, position, self._clock)
 
         def done(captured: Captured) -> None:
             recording.captured, recording.capturing = captured, None
@@ -84,7 +87,7 @@ class Recordings:
             recording.capturing = None
             self._owner.declined(snapshot, reason)
 
-        capturing = recording.capturing = Capturing(partial(self._owner.piece, snapshot), done, failed)
+        capturing = recording.capturing = Capturing(partial(self._owner.piece, snapshot), done, failed, self._clock)
         try:
             capture(take_state(), self._node, capturing, fork_above=self._fork_above)
         except Exception as error:  # the user's snapshot(): whatever it raises, only this snapshot is lost

@@ -6,7 +6,6 @@ the rate is that since the restore. The same values go to the view, and as JSON 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ from strobe.hosts.live.system.checking import Checker, CheckReport
 from strobe.hosts.live.system.invariants import InvariantReport
 from strobe.hosts.live.system.system import Status, System
 from strobe.hosts.live.wire.control import Figures
+from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.model.errors import Failed
 from strobe.model.graph import Channel
 from strobe.model.ids import NodeId
@@ -126,16 +126,17 @@ def snapshot_report(manifest: Manifest) -> SnapshotReport:
 class Reporter:
     """Reports on one system. Whoever asks, and however often: rates are over the last seconds."""
 
-    def __init__(self, system: System, pid: int, checker: Checker) -> None:
+    def __init__(self, system: System, pid: int, checker: Checker, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._system = system
         self._checker = checker
         self._pid = pid
-        self._began = time.monotonic()
+        self._began = clock.monotonic()
         self._samples: deque[tuple[float, int, dict[NodeId, tuple[int, int]]]] = deque()
 
     async def take(self, state: str | None = None) -> Report:
         status = await self._system.status()
-        now = time.monotonic()
+        now = self._clock.monotonic()
         counts = {node: (sum(f.sent.values()), sum(f.received.values())) for node, f in status.nodes.items()}
         before = self._before(now, status.incarnation, counts)
         aborted = list(status.aborted.values())
