@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Of two workers none should be left alone with the longest file at the end.
         slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
         items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With --durations=N: where the time goes by file, which is what a worker takes at a time."""
+    shown: int | None = config.getoption("durations")
+    if shown is None:
+        return
+    seconds: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section("slowest files")
+    for name, took in sorted(seconds.items(), key=lambda item: -item[1])[: shown or None]:
+        terminalreporter.write_line(f"{took:.1f}s {name}")
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture starts Spark
