@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -40,7 +40,7 @@ class WatchedDriver:
     """A driver in a process of its own, which stands still where it is told to."""
 
     def __init__(self, root: Path, *args: str, env: Mapping[str, str]) -> None:
-        self._root = root
+        """Of the job in the directory `root`; what it prints goes beside that."""
         self._said = root.with_name(f"{root.name}.said")
         asks, answers = os.pipe(), os.pipe()
         with self._said.open("ab") as said:
@@ -62,10 +62,12 @@ class WatchedDriver:
         self._from.close()
         self._to.close()
 
-    def reach(self, point: str) -> None:
-        """Let it run until it stands at `point` (NAME or NAME@STAGE)."""
+    def reach(self, point: str, feed: Callable[[], object] = lambda: None) -> None:
+        """Let it run until it stands at `point` (NAME or NAME@STAGE). `feed` gives it something to do: it is called
+        when the driver is told to stand there, so that what it does cannot be over before."""
         self._to.write(f"{point}\n")
         self._to.flush()
+        feed()
         alarm = threading.Timer(PATIENCE, self.kill)
         alarm.start()
         try:
@@ -79,11 +81,6 @@ class WatchedDriver:
         """From the point where it stands."""
         self._to.write(f"{_GO}\n")
         self._to.flush()
-
-    def copy(self, target: Path) -> None:
-        """Its directory at one moment: nothing that belongs to it runs meanwhile."""
-        with stopped(self.process.pid):
-            shutil.copytree(self._root, target, symlinks=True)
 
     def kill(self) -> None:
         """SIGKILL, to driver and JVM."""
@@ -103,14 +100,19 @@ class Images:
         self._kept = root.with_name(f"{root.name}.images")
         self._kept.mkdir()
 
-    def take(self, driver: WatchedDriver, point: str) -> None:
-        """At `point`, which the driver reaches now; it goes on from there."""
-        driver.reach(point)
-        driver.copy(self._kept / point)
+    def take(self, driver: WatchedDriver, point: str, feed: Callable[[], object] = lambda: None) -> None:
+        """At `point`, which the driver reaches now, as in `reach`; it goes on from there."""
+        driver.reach(point, feed)
+        with stopped(driver.process.pid):
+            self.keep(point)
         driver.go_on()
         self.points.append(point)
 
-    def put_back(self, point: str, spark: SparkSession) -> None:
+    def keep(self, name: str) -> None:
+        """As it is now; nobody writes."""
+        shutil.copytree(self.root, self._kept / name, symlinks=True)
+
+    def put_back(self, name: str, spark: SparkSession) -> None:
         """To the path where it was taken, in place of what is there, to be resumed in `spark`. The driver must be dead.
 
         What ran at this path in the same JVM before is over, but its state stores are still looked after, now and then:
@@ -119,7 +121,7 @@ class Images:
         jvm: Any = spark._jvm
         jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         shutil.rmtree(self.root)
-        shutil.copytree(self._kept / point, self.root, symlinks=True)
+        shutil.copytree(self._kept / name, self.root, symlinks=True)
 
 
 @contextmanager

@@ -46,6 +46,10 @@ class Place:
     def env(self, **more: str) -> dict[str, str]:
         return {**os.environ, "WINDOWS_DATA": str(self.root / "in"), "WINDOWS_OUT": str(self.root / "out"), **more}
 
+    def command(self, *args: str) -> list[str]:
+        """For a process of its own."""
+        return [sys.executable, "-m", "strobe.cli.main", *args, "--home", str(self.root / "home")]
+
     def strobe(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command: in this process, unless it starts a job."""
         if args[0] != "run":
@@ -57,7 +61,7 @@ class Place:
                 args, code if isinstance(code, int) else 0, out.getvalue(), err.getvalue()
             )
         return subprocess.run(
-            [sys.executable, "-m", "strobe.cli.main", *args, "--home", str(self.root / "home")],
+            self.command(*args),
             env=self.env(**env), capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
 
@@ -65,7 +69,7 @@ class Place:
         """`strobe run`, until it is told something else; its output is in `said`."""
         with (self.root / "said").open("ab") as said:
             return subprocess.Popen(
-                [sys.executable, "-m", "strobe.cli.main", "run", str(PIPELINE), "--home", str(self.root / "home")],
+                self.command("run", str(PIPELINE)),
                 env=self.env(**env), stdout=said, stderr=subprocess.STDOUT,
             )  # fmt: skip
 

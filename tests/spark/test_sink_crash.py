@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
         driver.reach("commit.forgotten")  # there is a complete snapshot, and its part is visible
         driver.go_on()
         for number, point in enumerate(points, 1):
-            add_file(root / "in", number)
-            images.take(driver, point)
+            images.take(driver, point, partial(add_file, root / "in", number))
         driver.reach(last)
         driver.kill()
     return images
