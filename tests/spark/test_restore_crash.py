@@ -1,21 +1,23 @@
-"""SIGKILL at every named step of a restore and of a rescale: running it again finishes it, or it never was.
+"""A death at every named step of a restore and of a rescale: running it again finishes it, or it never was.
 
-One job lives through all of it. Each run is killed at the next step; the last one is a plain `strobe run`, which must
-find and finish what the others left. The snapshot must be sound all the time, and the tables right at the end.
+One driver does each of them, with an image kept at each step, and is really killed at the last one. Every image is run
+again: with the same order, or plainly, which must find and finish what is half done. The snapshot must be sound all the
+time, and the tables right at the end.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.crash_points import POINTS
+from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.store.locate import locate
+from tests.spark.images import Images, WatchedDriver
+from tests.spark.jobs import run_to_the_end
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -25,82 +27,102 @@ CASES = {case: [p for p in POINTS if p.startswith(f"{case}.")] for case in ("res
 ROWS = 60
 
 
-def strobe_run(root: Path, *options: str, out: str = "out", **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "strobe.cli.main", "run", str(PIPELINE), "--home", str(root / "home"), *options],
-        env={**os.environ, "LEDGER_DATA": str(root / "in"), "LEDGER_OUT": str(root / out), "BOUNDED": "1", **env},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+class Ledger:
+    """A ledger in a directory, of which images can be taken."""
+
+    def __init__(self, root: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self._spark = spark
+        self._monkeypatch = monkeypatch
+
+    def env(self, out: str) -> dict[str, str]:
+        return {"LEDGER_DATA": str(self.root / "in"), "LEDGER_OUT": str(self.root / out), "BOUNDED": "1"}
+
+    def die(self, points: list[str], *options: str, out: str = "out") -> Images:
+        """One driver with these options: an image at each of the points, and SIGKILL at the last."""
+        images = Images(self.root)
+        run = ("run", str(PIPELINE), "--home", str(self.root / "home"), *options)
+        with WatchedDriver(self.root, *run, env=self.env(out)) as driver:
+            for point in points[:-1]:
+                images.take(driver, point)
+            driver.reach(points[-1])
+            driver.kill()
+        return images
+
+    def finish(self, *, name: str = "ledger", out: str = "out", **options: Any) -> None:
+        for key, value in self.env(out).items():
+            self._monkeypatch.setenv(key, value)
+        pipeline = load_pipeline(str(PIPELINE)).renamed(name)
+        run_to_the_end(pipeline, self.root / "home", self._spark, **options)
+
+    def put_back(self, images: Images, point: str) -> None:
+        images.put_back(point, self._spark)
+
+    def check_tables(self, files: int, out: str = "out") -> None:
+        rows = files * ROWS
+        counted = delta_rows(self.root / out / "postings", "select count(*), count(distinct id) from t")
+        assert counted == [(2 * rows, rows)]
+        balances = delta_rows(self.root / out / "balances", "select account, balance::BIGINT from t order by 1")
+        assert balances == expected_balances(self.root / "in")
+
+    def check_snapshot(self, name: str) -> None:
+        found = locate(name, self.root / "home")
+        assert [p for p in found.store.verify(found.snapshot) if p.harmful] == []
+
+    def newest(self) -> str:
+        return f"ledger/{locate('ledger', self.root / 'home').snapshot}"
 
 
-def killed(root: Path, point: str, *options: str, out: str = "out") -> None:
-    run = strobe_run(root, *options, out=out, STROBE_CRASH_AT=point)
-    assert run.returncode == -signal.SIGKILL, f"{point} was not reached:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
+@pytest.fixture
+def ledger(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """It has run to the end of three files."""
+    ledger = Ledger(tmp_path / "job", spark, monkeypatch)
+    write_transfers(ledger.root / "in", files=3, rows=ROWS)
+    ledger.finish()
+    return ledger
 
 
-def finished(root: Path, *options: str, out: str = "out") -> None:
-    run = strobe_run(root, *options, out=out)
-    assert run.returncode == 0, f"{run.stdout[-2000:]}\n{run.stderr[-3000:]}"
+def test_a_restore_that_dies_at_any_step_is_finished_by_the_next_start(ledger: Ledger) -> None:
+    snapshot = ledger.newest()
+    write_transfers(ledger.root / "in", files=5, rows=ROWS)
+    images = ledger.die(CASES["restore"], "-s", snapshot, "-p", "3")
+    ledger.check_snapshot(snapshot)
+    ledger.finish()
+    ledger.check_tables(5)
+    for point in images.points:
+        ledger.put_back(images, point)
+        ledger.check_snapshot(snapshot)
+        if point in ("restore.begun", "restore.sink-back"):  # half way: a plain run must find the intent
+            ledger.finish()
+        else:
+            ledger.finish(snapshot=snapshot, partitions=3)
+        ledger.check_tables(5)
+        ledger.check_snapshot(snapshot)  # it was not claimed: it stays
 
 
-def check_tables(root: Path, rows: int, out: str = "out") -> None:
-    counted = delta_rows(root / out / "postings", "select count(*), count(distinct id) from t")
-    assert counted == [(2 * rows, rows)]
-    balances = delta_rows(root / out / "balances", "select account, balance::BIGINT from t order by 1")
-    assert balances == expected_balances(root / "in")
+def test_a_fork_that_dies_on_its_way_is_finished_by_the_next_start(ledger: Ledger) -> None:
+    snapshot = ledger.newest()
+    write_transfers(ledger.root / "in", files=4, rows=ROWS)
+    images = ledger.die(
+        ["restore.channel-cut", "restore.sink-back"], "-s", snapshot, "--name", "fork", out="fork"
+    )  # fmt: skip
+    for point in (None, *images.points):
+        if point is not None:
+            ledger.put_back(images, point)
+        ledger.finish(name="fork", out="fork")
+        ledger.check_tables(4, out="fork")
+        counted = delta_rows(ledger.root / "out/postings", "select count(*) from t")
+        assert counted == [(2 * 3 * ROWS,)], "the original is as it was"
 
 
-def check_snapshot(root: Path, name: str) -> None:
-    found = locate(name, root / "home")
-    assert [p for p in found.store.verify(found.snapshot) if p.harmful] == []
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger that has run to the end of three files."""
-    root = tmp_path_factory.mktemp("crash")
-    write_transfers(root / "in", files=3, rows=ROWS)
-    finished(root)
-    return root
-
-
-def newest(root: Path) -> str:
-    return f"ledger/{locate('ledger', root / 'home').snapshot}"
-
-
-def test_a_restore_killed_at_every_step_is_finished_by_the_next_start(root: Path) -> None:
-    snapshot = newest(root)
-    write_transfers(root / "in", files=5, rows=ROWS)
-    last = "restore.sink-back"  # half way: the plain run must find the intent
-    for point in (*(p for p in CASES["restore"] if p != last), last):
-        killed(root, point, "-s", snapshot, "-p", "3")
-        check_snapshot(root, snapshot)
-    finished(root)
-    check_tables(root, 5 * ROWS)
-    check_snapshot(root, snapshot)  # it was not claimed: it stays
-
-
-def test_a_fork_killed_on_its_way_is_finished_by_the_next_start(root: Path) -> None:
-    snapshot = newest(root)
-    write_transfers(root / "in", files=6, rows=ROWS)
-    options = ("--name", "fork")
-    for point in ("restore.channel-cut", "restore.sink-back"):
-        killed(root, point, "-s", snapshot, *options, out="fork")
-    finished(root, *options, out="fork")
-    check_tables(root, 6 * ROWS, out="fork")
-    counted = delta_rows(root / "out/postings", "select count(*) from t")
-    assert counted == [(2 * 5 * ROWS,)], "the original is as it was"
-
-
-def test_a_rescale_killed_at_every_step_is_done_by_the_next_start(root: Path) -> None:
-    write_transfers(root / "in", files=7, rows=ROWS)
-    for point in CASES["rescale"]:
-        killed(root, point, "-p", "5" if point != "rescale.done" else "6")
-        check_snapshot(root, newest(root))
-    finished(root, "-p", "5")
-    check_tables(root, 7 * ROWS)
-    manifest = locate("ledger", root / "home").load()
-    assert {uid: node.partitions for uid, node in manifest.nodes.items()}["balances"] == 5  # type: ignore[index]
+def test_a_rescale_that_dies_at_any_step_is_done_by_the_next_start(ledger: Ledger) -> None:
+    write_transfers(ledger.root / "in", files=4, rows=ROWS)
+    images = ledger.die(CASES["rescale"], "-p", "5")
+    for point, partitions in ((None, 6), *((point, 5) for point in images.points)):
+        if point is not None:
+            ledger.put_back(images, point)
+        ledger.check_snapshot(ledger.newest())
+        ledger.finish(partitions=partitions)
+        ledger.check_tables(4)
+        manifest = locate("ledger", ledger.root / "home").load()
+        assert {uid: node.partitions for uid, node in manifest.nodes.items()}["balances"] == partitions  # type: ignore[index]
