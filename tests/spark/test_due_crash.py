@@ -16,8 +16,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.pipeline.loading import load_pipeline
+from tests.spark.jobs import run_to_the_end
 from tests.spark.test_due_batch import write_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -38,9 +41,11 @@ def strobe_run(root: Path, **env: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def finish(run: subprocess.Popen[str]) -> None:
-    said = run.communicate(timeout=PATIENCE)
-    assert run.returncode == 0, said
+def resume(root: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its end, in the session that the tests share."""
+    monkeypatch.setenv("DUE_DATA", str(root / "in"))
+    monkeypatch.setenv("DUE_OUT", str(root / "out"))
+    run_to_the_end(load_pipeline(str(PIPELINE)), root / "home", spark)
 
 
 def checkpoint(root: Path, uid: str) -> Path:
@@ -80,10 +85,12 @@ def die_behind_the_rows(root: Path, uid: str) -> None:
         path.unlink()
 
 
-def test_a_job_that_dies_inside_spark_and_between_its_batches_loses_nothing(tmp_path: Path) -> None:
+def test_a_job_that_dies_inside_spark_and_between_its_batches_loses_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_events(tmp_path / "in")
     kill_in_the_first_entry(tmp_path)
-    finish(strobe_run(tmp_path))
+    resume(tmp_path, spark, monkeypatch)
     for uid in STATEFUL:
         assert output(tmp_path, uid) == EXPECTED
         die_behind_the_rows(tmp_path, uid)
@@ -92,6 +99,6 @@ def test_a_job_that_dies_inside_spark_and_between_its_batches_loses_nothing(tmp_
         run = strobe_run(tmp_path, STROBE_CRASH_AT=f"{point}@own")
         said = run.communicate(timeout=PATIENCE)
         assert run.returncode == -signal.SIGKILL, said
-    finish(strobe_run(tmp_path))
+    resume(tmp_path, spark, monkeypatch)
     for uid in STATEFUL:
         assert output(tmp_path, uid) == EXPECTED
