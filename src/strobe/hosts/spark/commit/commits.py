@@ -253,7 +253,7 @@ class Commits(Decisions):
         with self._lock:
             self._under_way.discard(snapshot)
             self._unsettled.add(snapshot)
-            self._step(protocol.DecisionLogged(snapshot))
+        self._step(protocol.DecisionLogged(snapshot))  # not under the lock: to have it judged may wait for the disk
 
     def failed(self, snapshot: SnapshotId, reason: str) -> None:
         with self._lock:

@@ -62,7 +62,8 @@ class SnapshotStores:
         self._savepoint: tuple[SnapshotId, SnapshotStore] | None = None
         self._ordered = False
         self.completed: Savepoint | None = None
-        self._places: dict[SnapshotId, str] = {}  # of savepoints of this run
+        # What `strobe.open_snapshot` takes: of all checkpoints, and of savepoints of this run.
+        self._names = {snapshot: f"{home.job}/{snapshot}" for snapshot in checkpoints.list()}
         self.failure: StrobeError | None = None  # why the ordered savepoint could not even begin
 
     # ── what the job orders ─────────────────────────────────────────────────────────────────────────────────────────
@@ -139,22 +140,21 @@ class SnapshotStores:
         self.session(manifest.snapshot).complete(manifest)
         with self._lock:
             if self._savepoint is None or self._savepoint[0] != manifest.snapshot or self._target is None:
+                self._names[manifest.snapshot] = f"{self._home.job}/{manifest.snapshot}"
                 return
             crash_points.point("savepoint.complete")
             target, self._target, self._savepoint = self._target, None, None
         target.done()
-        self._places[manifest.snapshot] = target.where
+        self._names[manifest.snapshot] = target.where
         self.completed = Savepoint(
             manifest.snapshot, manifest.job, target.where, root_of(manifest), manifest.bytes_total,
             manifest.rows_in_flight,
         )  # fmt: skip
 
     def name(self, snapshot: SnapshotId) -> str | None:
-        """What `strobe.open_snapshot` takes for a snapshot of the job. None if it is no checkpoint, and where it is is
-        not known."""
-        if snapshot in self._places:
-            return self._places[snapshot]
-        return f"{self._home.job}/{snapshot}" if snapshot in self.checkpoints.list() else None
+        """What `strobe.open_snapshot` takes for a complete snapshot. None if nobody knows where it is: a savepoint of
+        an earlier run may be anywhere by now."""
+        return self._names.get(snapshot)
 
     def with_content(self, record: ChannelRecord, channel: ChannelWriter, snapshot: SnapshotId) -> ChannelRecord:
         """The channel's record with its rows in flight copied: every commit that some consumer had yet to read."""
