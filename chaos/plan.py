@@ -16,8 +16,9 @@ from strobe.hosts.spark.crash_points import POINTS
 
 __all__ = ["CLOSING_POINTS", "KINDS", "WORKING_POINTS", "Birth", "Fault", "Kind", "Moment", "Plan"]
 
-# What the ledger never does is left to the tests that do it: going back to a snapshot, rescaling, closing windows.
-_ELSEWHERE: Final = ("restore.", "settle.", "rescale.", "drain.last-batch-")
+# What the ledger never does is left to the tests that do it: going back to a snapshot, rescaling, closing windows,
+# holding rows back.
+_ELSEWHERE: Final = ("restore.", "settle.", "rescale.", "drain.last-batch-", "verdict.", "release.")
 CLOSING_POINTS: Final = tuple(
     p for p in POINTS if p.startswith(("drain.", "savepoint.", "stop.")) and not p.startswith(_ELSEWHERE)
 )

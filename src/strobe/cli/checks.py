@@ -13,6 +13,7 @@ from strobe.cli.output import Command, Session, Whole, common_options
 from strobe.hosts.spark.commit.holding import explain_held, held_on_disk
 from strobe.model.errors import Misuse
 from strobe.model.invariants import Invariant, Outcome, Verdict
+from strobe.store.holding import is_held
 from strobe.store.releases import read_releases
 from strobe.store.verdicts import read_verdicts
 
@@ -51,12 +52,14 @@ def checks_command(job: str, everything: bool, last: int | None, session: Sessio
         session.say(f"{job}: no invariant has been evaluated yet.")
     else:
         _print(shown, session)
-    if held is not None and held.reason and not session.json:
+    kept_back = held is not None and (
+        bool(held.reason) or not is_held(session.home, job)
+    )  # not only about to be judged
+    if held is not None and kept_back and not session.json:
         session.say((explain_held(job, held), "bold red"))
     if everything and not session.json:
         for release in read_releases(session.home, job):
             session.say(f"released up to snapshot {release.snapshot} by {release.by} at {release.at}")
-    kept_back = held is not None and bool(held.reason)  # and not only about to be judged
     return 1 if kept_back or any(verdict.outcome in _WRONG for verdict in newest.values()) else 0
 
 

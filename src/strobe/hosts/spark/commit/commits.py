@@ -116,7 +116,7 @@ class Commits(Decisions):
         begun = [e.decided_by for e in self.in_doubt() if e.state is PartState.DECIDED and e.decided_by is not None]
         passed = max(released, *begun, 0)
         if self._judge is None and (held := [d.snapshot for d in decisions if d.judged and d.snapshot > passed]):
-            raise not_judged_any_more(held)
+            raise not_judged_any_more(next(iter(self._works.values())).context.job, held)
         with self._lock:
             names = [NodeId(name) for name in self._works]
             self._machine = TwoPhaseCoordinator(
