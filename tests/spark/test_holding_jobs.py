@@ -86,13 +86,18 @@ class Bank:
         found = glob.glob(str(self.root / "postings" / "**" / "part-*.json"), recursive=True)
         rows = [json.loads(line) for file in found for line in Path(file).read_text().splitlines()]
         total = sum((Decimal(str(row["delta"])) for row in rows), Decimal(0))
-        table = DeltaTable(str(self.root / "balances")).to_pyarrow_table().to_pylist()
+        path = str(self.root / "balances")
+        table = DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(path) else []
         return len(rows), total, sum((row["balance"] for row in table), Decimal(0))
 
     def say(self, *words: str) -> tuple[int, str]:
-        done = CliRunner().invoke(cli, [*words, "--home", str(self.home)])
-        assert not isinstance(done.exception, AssertionError)
-        return done.exit_code, " ".join(done.output.split())
+        """Exit code, and what was said, in one line."""
+        done = CliRunner().invoke(cli, [*words, "--home", str(self.home)], standalone_mode=False)
+        if isinstance(done.exception, StrobeError):
+            return done.exception.exit_code, done.exception.what
+        if done.exception is not None:
+            raise done.exception
+        return done.return_value or 0, " ".join(done.output.split())
 
 
 @pytest.fixture
@@ -130,7 +135,7 @@ def test_a_wrong_total_never_becomes_visible_until_it_is_released(bank: Bank) ->
     assert (code, "Held:" in said, f"strobe run -s bank/{status.held.good}" in said) == (1, True, True)
     code, said = bank.say("status", "bank")
     assert "Held:" in said
-    assert json.loads(CliRunner().invoke(cli, ["status", "bank", "--json", "--home", str(bank.home)]).output)["held"]
+    assert json.loads(bank.say("status", "bank", "--json")[1])["held"]["snapshot"] == held
     assert "held" in bank.say("transactions", "bank")[1]
     with pytest.raises(StrobeError, match="are held, or not judged yet"):
         bank.start(snapshot=f"bank/{held}")
@@ -167,22 +172,18 @@ def test_going_back_to_the_last_good_snapshot_throws_away_what_is_held(bank: Ban
 def test_a_running_job_goes_on_while_rows_are_held_and_lets_them_go_when_told(bank: Bank) -> None:
     bank.add(1)
     job = bank.start(bounded=False, sql="select 1 as wrong")
-    while job.status().held is None:
+    while (held := job.status().held) is None or held.snapshot is None:
         job.checkpoint()
-    before = job.status()
-    assert before.held is not None
+    before = job.status().stages
     bank.add(2)
-    while sum(s.batch for s in job.status().stages) <= sum(s.batch for s in before.stages):
+    while sum(s.batch for s in job.status().stages) <= sum(s.batch for s in before):
         job.checkpoint()
-    job.checkpoint()
-    assert not (bank.root / "balances" / "_delta_log").exists()
-    assert not list((bank.root / "postings").glob("part-*"))
-    newest = job.status().held
-    assert newest is not None
-    assert newest.newest is not None
-    code, said = bank.say("release", "bank", f"bank/{newest.newest}")
-    assert code == 0, said
-    assert job._commits.settle(60) or job.status().held is not None
+    assert bank.visible() == (0, ZERO, ZERO)
+    held = job.status().held
+    assert held is not None
+    code, said = bank.say("release", "bank", f"bank/{held.snapshot}")
+    assert (code, "are released" in said) == (0, True)
+    job._commits.settle(60)
     assert bank.visible()[0] >= 2
     path = job.stop_with_savepoint(bank.root / "kept")
     assert Path(path).is_dir()
@@ -190,7 +191,7 @@ def test_a_running_job_goes_on_while_rows_are_held_and_lets_them_go_when_told(ba
 
 def test_a_query_that_fails_holds_and_a_mended_one_lets_go(bank: Bank) -> None:
     bank.add(1, 2)
-    job = bank.run(sql="select 1 / x from (select error('no such rate') as x)")
+    job = bank.run(sql="select cast(account as integer) from state.balances")
     assert job.status().state == "failed"
     assert "could not be evaluated" in job.status().error
     assert bank.run().status().state == "finished"

@@ -41,6 +41,7 @@ __all__ = ["Commits", "decisions_of"]
 
 _log = logging.getLogger("strobe.sinks")
 _PATIENCE = 60.0
+_MANY = 5  # snapshots that wait for their verdicts: more are worth telling
 _CLOSING = 2.0  # seconds for a sink to come back from a commit before it is left to itself
 
 
@@ -204,7 +205,7 @@ class Commits(Decisions):
             judging = sum(finding is None for _, finding in waiting)
             kept = [snapshot for snapshot, finding in waiting if finding is not None]
             if not waiting or waiting[0][1] is None:
-                return HeldStatus(None, None, 0, "", "", judging) if judging > 1 else None
+                return HeldStatus(None, None, 0, "", "", judging) if judging > _MANY else None
             at, why = self._verdicts.get(kept[0], ("", ""))
             good = max(self.before(frozenset(kept)), default=None)
             return HeldStatus(kept[0], kept[-1], self._parts_up_to(kept[-1]), at, why, judging, good)
