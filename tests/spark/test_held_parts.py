@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strobe.hosts.spark.commit.commits import Commits
-from strobe.hosts.spark.commit.holding import release
+from strobe.hosts.spark.commit.holding import held_on_disk, release, release_offline
 from strobe.hosts.spark.commit.ledger import PartState
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
@@ -184,6 +184,28 @@ def test_what_a_snapshot_that_is_elsewhere_names_stays_held(world: JudgedWorld) 
     assert world.asked == [bad]
     world.say(bad, VIOLATED)
     world.release(bad)
+    assert world.commits.settle(60)
+    assert world.judge() == []
+
+
+def test_what_is_held_can_be_seen_and_released_without_a_driver(world: JudgedWorld) -> None:
+    bad = world.snapshot_of()
+    world.say(bad, VIOLATED)
+    world.await_(lambda: [e.state for e in world.ledger.entries] == [PartState.HELD])
+    with pytest.raises(Misuse, match="is already running"):
+        release_offline(world.place, "job", bad, "ada@here")
+    world.crash()
+    world.start_points("")
+    held = held_on_disk(world.place, "job")
+    assert held is not None
+    assert (held.snapshot, held.newest, held.parts) == (bad, bad, 1)
+    with pytest.raises(Misuse, match="no complete snapshot 7 whose parts are held"):
+        release_offline(world.place, "job", SnapshotId(7), "ada@here")
+    assert release_offline(world.place, "job", bad, "ada@here").parts == 1
+    assert held_on_disk(world.place, "job") is None
+    with pytest.raises(Misuse, match="Nothing is held"):
+        release_offline(world.place, "job", bad, "ada@here")
+    world.start()
     assert world.commits.settle(60)
     assert world.judge() == []
 
