@@ -79,13 +79,10 @@ def test_every_link_to_a_file_leads_somewhere() -> None:
 def test_every_module_that_the_architecture_names_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = {name.removesuffix(".py") for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?)`", text)}
-    assert len(named) > 10
+    assert len(named) > 40
     source = ROOT / "src" / "strobe"
-    assert not [
-        n
-        for n in named
-        if not ((source / n).is_dir() or (source / f"{n}.py").is_file() or (ROOT / f"{n}.py").is_file())
-    ]
+    places = (source, source / "hosts" / "spark", ROOT)  # the tables of hosts/spark leave that out
+    assert not [n for n in named if not any((p / n).is_dir() or (p / f"{n}.py").is_file() for p in places)]
 
 
 # ── the runner itself ───────────────────────────────────────────────────────────────────────────────────────────────
