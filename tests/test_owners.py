@@ -65,7 +65,7 @@ RULES = (
         {
             "hosts/shared/durable.py": "for hosts",
             "store/filesystem.py": "for the store",
-            "store/verdicts.py": "a line is appended",
+            "store/line_file.py": "a line is appended",
         },
     ),
 )
