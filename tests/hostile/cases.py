@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from strobe.cli.main import main
 from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.restore.planning import plan_restore
 from strobe.hosts.spark.restore.restore import restore_job
@@ -147,7 +148,9 @@ def _planned(case: _Case, options: RestoreOptions) -> Any:
     home, declared = JobHome(case.scratch / "home", JOB), pipeline()
     home.peek()
     found = locate(str(case.snapshot), case.root / "home")
-    return plan_restore(declared, drafts(declared), DESCRIPTIONS, home, case.scratch / "base", options, found)
+    return plan_restore(
+        RestoreContext(declared, drafts(declared), DESCRIPTIONS, home, case.scratch / "base", options), found
+    )
 
 
 def _options(case: _Case) -> RestoreOptions:
@@ -163,9 +166,9 @@ def _restore(case: _Case) -> int:
         declared, home = pipeline(), JobHome(case.scratch / "home", JOB)
         home.claim(lambda reason: None)
         try:
-            restore_job(
-                declared, drafts(declared), DESCRIPTIONS, home, case.scratch / "base", cast(SparkSession, None), options
-            )
+            base = case.scratch / "base"
+            job = RestoreContext(declared, drafts(declared), DESCRIPTIONS, home, base, options)
+            restore_job(job, cast(SparkSession, None))
         finally:
             home.release()
         return 0

@@ -31,6 +31,7 @@ from strobe.hosts.spark.jvm.session import spark_session
 from strobe.hosts.spark.pipeline.config import RestartPolicy
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.description import describe_stage
+from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.plan import ClaimMode, RestoreOptions, RestorePlan
 from strobe.hosts.spark.restore.planning import plan_restore
 from strobe.hosts.spark.restore.rescale import check_options
@@ -134,7 +135,7 @@ def _plan(pipeline: Pipeline, restore: RestoreOptions, place: Path, base: Path, 
     with Gate(cast(GateHandler, None)) as gate:  # nobody asks: only plans are made
         drafts = draft_stages(pipeline, session, gate, holder)
     descriptions = {d.spec.uid: describe_stage(d.result, d.spec.output_mode, conf=d.spec.conf) for d in drafts}
-    return plan_restore(pipeline, drafts, descriptions, holder, base, restore, found)
+    return plan_restore(RestoreContext(pipeline, drafts, descriptions, holder, base, restore), found)
 
 
 @contextlib.contextmanager

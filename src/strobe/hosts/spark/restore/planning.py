@@ -21,6 +21,7 @@ from strobe.hosts.spark.pipeline.pipeline import Pipeline, channel_of
 from strobe.hosts.spark.plans.changes import uncompared
 from strobe.hosts.spark.restore.channels import held_columns, plan_channel
 from strobe.hosts.spark.restore.coming_again import rows_again
+from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.former import Former
 from strobe.hosts.spark.restore.plan import (
@@ -64,6 +65,19 @@ class _Findings:
     unchecked: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Planning:
+    """A restore of one snapshot. `names`: stages that take another one's place, old to new."""
+
+    job: RestoreContext
+    found: Located
+    manifest: Manifest
+    names: Mapping[NodeId, NodeId]
+    how: How
+    homes: Homes
+    findings: _Findings
+
+
 def has_run(home: JobHome) -> bool:
     """Whether the job has done anything on its present line of history. An unfinished fork has not."""
     memory = home.memory
@@ -73,28 +87,19 @@ def has_run(home: JobHome) -> bool:
     return any(stages.glob(f"*/t{memory.timeline}/spark")) or any(stages.glob(f"*/t{memory.timeline}.*/spark"))
 
 
-def plan_restore(
-    pipeline: Pipeline,
-    drafts: Sequence[DraftStage],
-    descriptions: Mapping[NodeId, Json],
-    home: JobHome,
-    base: Path,
-    options: RestoreOptions,
-    found: Located,
-) -> RestorePlan:
-    """`descriptions` are what the stages keep now. `found` may be what `taking_over` has made of it already."""
+def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
+    """`found` may be what `taking_over` has made of it already."""
+    pipeline, drafts, home, options = job.pipeline, job.drafts, job.home, job.options
     found = taking_over(found, pipeline)
     manifest, names = found.load(), replacements(pipeline, tuple(original(found).nodes))
     findings = _Findings()
     how = _how(pipeline, home, found, manifest, findings)
     _check_snapshot(found, manifest, options, findings)
-    homes = _homes(home, found, manifest, how)
-    former = _former(drafts, home, found, manifest)
-    then = {**descriptions, **{d.spec.uid: former.now(d) for d in drafts if former.concerns(d)}}
-    stages = tuple(_stages(pipeline, found, names, homes, options, descriptions, then, former, findings))
+    planning = _Planning(job, found, manifest, names, how, _homes(home, found, manifest, how), findings)
+    stages = tuple(_stages(planning))
     findings.warnings += rows_again(pipeline, drafts, home, stages, rollback=how is How.ROLLBACK)
-    channels = tuple(_channels(pipeline, drafts, home, found, manifest, how, stages, findings))
-    sinks = tuple(_sinks(pipeline, drafts, home, base, found, manifest, how, homes, names, options, findings))
+    channels = tuple(_channels(planning, stages))
+    sinks = tuple(_sinks(planning))
     _check_claim(found, manifest, options, how, findings)
     plan = RestorePlan(
         snapshot=manifest.snapshot,
@@ -231,19 +236,13 @@ def _room(plan: RestorePlan, home: JobHome) -> Failed | None:
 # ── stages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stages(
-    pipeline: Pipeline,
-    found: Located,
-    names: Mapping[NodeId, NodeId],
-    homes: Homes,
-    options: RestoreOptions,
-    descriptions: Mapping[NodeId, Json],
-    then: Mapping[NodeId, Json],
-    former: Former,
-    findings: _Findings,
-) -> Iterator[StagePlan]:
-    """`then`: the descriptions as they would have been with the columns' names at the snapshot."""
-    manifest, replaced = found.load(), {new: old for old, new in names.items()}
+def _stages(planning: _Planning) -> Iterator[StagePlan]:
+    job, found, homes, findings = planning.job, planning.found, planning.homes, planning.findings
+    pipeline, options, descriptions = job.pipeline, job.options, job.descriptions
+    manifest, replaced = planning.manifest, {new: old for old, new in planning.names.items()}
+    former = _former(job.drafts, job.home, found, manifest)
+    # The descriptions as they would have been with the columns' names at the snapshot.
+    then = {**descriptions, **{d.spec.uid: former.now(d) for d in job.drafts if former.concerns(d)}}
     for uid in pipeline.order():
         spec, record = pipeline.stages[uid], manifest.nodes.get(uid)
         if record is None:
@@ -263,7 +262,7 @@ def _stages(
         else:
             _check_state(uid, record, then[uid], former, options, findings)
             change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
-            sources = rearranged(renamed_sources(record.extra, names), descriptions[uid])
+            sources = rearranged(renamed_sources(record.extra, planning.names), descriptions[uid])
             fresh = {
                 read: at
                 for read, at in _starts_of_new(pipeline, uid, manifest).items()
@@ -357,53 +356,37 @@ def _dropped(pipeline: Pipeline, uid: NodeId, record: NodeRecord, manifest: Mani
 # ── channels and sinks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _channels(
-    pipeline: Pipeline,
-    drafts: Sequence[DraftStage],
-    home: JobHome,
-    found: Located,
-    manifest: Manifest,
-    how: How,
-    stages: Sequence[StagePlan],
-    findings: _Findings,
-) -> Iterator[ChannelPlan]:
-    for draft in drafts:
-        readers = pipeline.readers(draft.spec.uid)
+def _channels(planning: _Planning, stages: Sequence[StagePlan]) -> Iterator[ChannelPlan]:
+    job, found, manifest, how = planning.job, planning.found, planning.manifest, planning.how
+    for draft in job.drafts:
+        readers = job.pipeline.readers(draft.spec.uid)
         if readers:
             chosen = [s for s in stages if s.uid in readers]
             taken = any(s.uid == draft.spec.uid and s.replaces is not None for s in stages)
-            plan, problem = plan_channel(draft, home, found, manifest, how, chosen, taken_over=taken)
+            plan, problem = plan_channel(draft, job.home, found, manifest, how, chosen, taken_over=taken)
             yield plan
             if problem is not None:
-                findings.problems.append(problem)
+                planning.findings.problems.append(problem)
 
 
-def _sinks(
-    pipeline: Pipeline,
-    drafts: Sequence[DraftStage],
-    home: JobHome,
-    base: Path,
-    found: Located,
-    manifest: Manifest,
-    how: How,
-    homes: Homes,
-    names: Mapping[NodeId, NodeId],
-    options: RestoreOptions,
-    findings: _Findings,
-) -> Iterator[SinkStep]:
-    again, fork = home.memory.restoring is not None, how is How.FORK
+def _sinks(planning: _Planning) -> Iterator[SinkStep]:
+    job, found, manifest, findings = planning.job, planning.found, planning.manifest, planning.findings
+    home, options = job.home, job.options
+    again, fork = home.memory.restoring is not None, planning.how is How.FORK
     origins = None if _is_own(found, home) else tuple(Path(place).absolute() for place in options.sinks_from)
     present: set[str] = set()
-    for draft in drafts:
+    for draft in job.drafts:
         known = _positions(manifest, draft.spec.uid)
-        for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
+        for sink, context in zip(
+            draft.spec.sinks, sink_contexts(job.pipeline.name, draft, home, job.base), strict=True
+        ):
             position = known.get(context.name)
             told = replace(context, copies_from=origins)
             try:
-                position = relocate_position(position, homes, fork=fork)
+                position = relocate_position(position, planning.homes, fork=fork)
                 told = replace(told, named=named_parts(manifest, context.name))
                 outlook = sink.outlook(position, told, fork=fork, again=again)
-                if draft.spec.uid in names.values() and outlook.fate is SinkFate.COPIED:
+                if draft.spec.uid in planning.names.values() and outlook.fate is SinkFate.COPIED:
                     position = None  # another place than the replaced stage's: what was there stays there
                     outlook = sink.outlook(position, told, fork=fork, again=again)
             except StrobeError as error:

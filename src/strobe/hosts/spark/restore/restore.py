@@ -18,7 +18,7 @@ import json
 import logging
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,13 +33,12 @@ from strobe.hosts.spark.commit.start import transactional
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.moved import rewrite_source_logs
 from strobe.hosts.spark.home.record import Intent
-from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.restore.channels import Renumbering, lay_content_aside, restore_channel, sweep_aside
+from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.plan import (
     ChannelAction,
     ClaimMode,
     How,
-    RestoreOptions,
     RestorePlan,
     StageAction,
     StagePlan,
@@ -48,8 +47,7 @@ from strobe.hosts.spark.restore.planning import plan_restore
 from strobe.hosts.spark.restore.replacing import begin_without_state, original, renamed, taking_over
 from strobe.hosts.spark.restore.rescale import repartition, wanted_partitions
 from strobe.hosts.spark.restore.sinks import named_parts, settle_parts, sweep_staging
-from strobe.hosts.spark.stage.assemble import DraftStage, sink_contexts
-from strobe.model.cut import Json
+from strobe.hosts.spark.stage.assemble import sink_contexts
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
 from strobe.store.codec import root_of
@@ -60,17 +58,10 @@ __all__ = ["restore_job", "sweep_leftovers"]
 _log = logging.getLogger("strobe.job")
 
 
-def restore_job(
-    pipeline: Pipeline,
-    drafts: Sequence[DraftStage],
-    descriptions: Mapping[NodeId, Json],
-    home: JobHome,
-    base: Path,
-    spark: SparkSession,
-    options: RestoreOptions,
-) -> None:
+def restore_job(job: RestoreContext, spark: SparkSession) -> None:
     """Restore what `options` ask for, or finish what an earlier start has begun. Returns with the job's memory and
     files as the stages need them to start; on an error from the plan nothing has changed."""
+    home, options = job.home, job.options
     intent = home.memory.restoring
     if options.snapshot is not None:
         found = locate(options.snapshot, home.home, options.root, options.signer())
@@ -87,12 +78,12 @@ def restore_job(
         _log.warning("the restore of %s was not finished; it is done again", found.where)
     else:
         return
-    found = taking_over(found, pipeline)
-    plan = plan_restore(pipeline, drafts, descriptions, home, base, options, found)
+    found, job = taking_over(found, job.pipeline), replace(job, options=options)
+    plan = plan_restore(job, found)
     plan.check()
     for warning in plan.warnings:
         _log.warning("%s", warning)
-    _Restore(plan, pipeline, drafts, descriptions, home, base, spark, options, found).run()
+    _Restore(plan, job, spark, found).run()
 
 
 def _again(intent: Intent, home: JobHome) -> Located:
@@ -112,27 +103,13 @@ def _again(intent: Intent, home: JobHome) -> Located:
 
 
 class _Restore:
-    def __init__(
-        self,
-        plan: RestorePlan,
-        pipeline: Pipeline,
-        drafts: Sequence[DraftStage],
-        descriptions: Mapping[NodeId, Json],
-        home: JobHome,
-        base: Path,
-        spark: SparkSession,
-        options: RestoreOptions,
-        found: Located,
-    ) -> None:
+    def __init__(self, plan: RestorePlan, job: RestoreContext, spark: SparkSession, found: Located) -> None:
         self.plan = plan
-        self.pipeline = pipeline
-        self.drafts = drafts
-        self.descriptions = descriptions
+        self.job = job
+        self.options = job.options
         self.names = {s.replaces: s.uid for s in plan.stages if s.replaces is not None}
-        self.home = home
-        self.base = base
+        self.home = job.home
         self.spark = spark
-        self.options = options
         self.found = found
         manifest = original(found)  # once: what was planned is what is done, whoever changes the file meanwhile
         self.manifest = renamed(manifest, self.names)
@@ -211,9 +188,9 @@ class _Restore:
     def _begin(self, stage: StagePlan, place: Path) -> None:
         """A stage that takes another one's place has its offsets, and a state of its own."""
         assert stage.record is not None
-        draft = next(d for d in self.drafts if d.spec.uid == stage.uid)
-        wanted = wanted_partitions(self.pipeline, draft.spec, self.options) or stage.record.partitions or 1
-        begin_without_state(draft, place, self.descriptions[stage.uid], dict(stage.record.extra), wanted)
+        draft = next(d for d in self.job.drafts if d.spec.uid == stage.uid)
+        wanted = wanted_partitions(self.job.pipeline, draft.spec, self.options) or stage.record.partitions or 1
+        begin_without_state(draft, place, self.job.descriptions[stage.uid], dict(stage.record.extra), wanted)
 
     def _positions(self, stage: StagePlan) -> dict[NodeId, int]:
         """Where a stage with a new input begins on it, in the snapshot's positions."""
@@ -226,7 +203,7 @@ class _Restore:
     # ── channels and sinks ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _channels(self) -> dict[NodeId, Renumbering]:
-        drafts = {d.spec.uid: d for d in self.drafts}
+        drafts = {d.spec.uid: d for d in self.job.drafts}
         renumbered: dict[NodeId, Renumbering] = {}
         for channel in self.plan.channels:
             producer = NodeId(channel.name)
@@ -242,8 +219,8 @@ class _Restore:
     def _sinks(self) -> None:
         contexts = {
             context.name: context
-            for draft in self.drafts
-            for context in sink_contexts(self.pipeline.name, draft, self.home, self.base)
+            for draft in self.job.drafts
+            for context in sink_contexts(self.job.pipeline.name, draft, self.home, self.job.base)
         }
         manifest = self.manifest
         for step in self.plan.sinks:

@@ -33,6 +33,7 @@ from strobe.hosts.spark.plans.changes import uncompared
 from strobe.hosts.spark.plans.description import describe_stage
 from strobe.hosts.spark.restore.channels import restore_channel
 from strobe.hosts.spark.restore.coming_again import from_start, source_places
+from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.former import Former
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
@@ -78,7 +79,7 @@ def bring_up(
     moved: dict[NodeId, dict[str, str]] = {}
     options = _with_newest(pipeline, home, options)
     if options.snapshot is not None or home.memory.restoring is not None:
-        restore_job(pipeline, drafts, descriptions, home, base, spark, options)
+        restore_job(RestoreContext(pipeline, drafts, descriptions, home, base, options), spark)
     else:
         sources = _check_file(pipeline, drafts, home, descriptions, options)
         moved = _moved(pipeline, home, descriptions)
