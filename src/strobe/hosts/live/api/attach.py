@@ -13,7 +13,7 @@ read yet is part of the node's state, next to what `state()` gives.
 
 `state()` is called between two turns of the event loop. So a service that puts what it reads into its state before its
 next `await` is recorded before or after that, never in the middle. Local variables of its coroutines are not recorded:
-after a restore `main` runs anew, and each connection that was open is handed to its callback again, with what was
+after a restore `main` runs again, and each connection that was open is handed to its callback again, with what was
 unread in its reader, once all of them have begun.
 """
 

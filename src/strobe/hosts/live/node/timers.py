@@ -49,7 +49,7 @@ class Timers:
             self.cancel(name)
 
     def take(self, name: str) -> bool:
-        """Whether the timer is still set; if so it is acted upon now, and set anew if it is periodic."""
+        """Whether the timer is still set; if so it is acted upon now, and set again if it is periodic."""
         timer = self._timers.get(name)
         if timer is None:
             return False

@@ -106,8 +106,8 @@ class SinkWork:
         broken: Callable[[str], None],
         clock: Clock = SYSTEM,
     ) -> None:
-        """`guard` raises if this is no longer the job's driver. `post` carries words to the coordinator; `wanted` says
-        whether a snapshot is still under way; `broken` is told if this very work cannot go on."""
+        """`guard` raises if this is no longer the job's driver. `post` carries messages to the coordinator; `wanted`
+        says whether a snapshot is still under way; `broken` is told if this very work cannot go on."""
         self.sink = sink
         self.context = context
         self.name = context.name
@@ -322,7 +322,7 @@ class SinkWork:
         return refusal if isinstance(refusal, Failed) else Failed(reason)
 
     def _vote(self, effects: tuple[protocol.CommitParticipantEffect, ...]) -> Vote | Failed:
-        """The one word that the machine has for the coordinator."""
+        """The one message that the machine has for the coordinator."""
         for effect in effects:
             if isinstance(effect, protocol.ToCoordinator) and isinstance(effect.message, protocol.Prepared):
                 return Vote(effect.message, tuple(self._manifested(h) for h in effect.message.handles))
@@ -347,14 +347,14 @@ class SinkWork:
     # ── committing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _try_due(self) -> None:
-        """Hand the machine what the coordinator has said, one word after the other. A word counts as heard when all it
+        """Hand the machine what the coordinator has said, one message after the other. One counts as heard when all it
         asks for is done, so that until then every vote names what is still in doubt."""
         while self._due and self._clock.monotonic() >= self._committing.not_before:
-            word = self._due[0]
+            message = self._due[0]
             heard = copy.copy(self._machine)
             try:
-                self._note_decision(word)
-                for effect in heard.step(word):
+                self._note_decision(message)
+                for effect in heard.step(message):
                     self._perform(effect)
             except (Fenced, HostFault):
                 raise
@@ -373,11 +373,11 @@ class SinkWork:
             self._committing = _Attempts()
             self._due.popleft()
 
-    def _note_decision(self, word: protocol.Ask | protocol.Resolve | protocol.Commit) -> None:
-        if isinstance(word, protocol.Commit):
-            self._ledger.decided(word.handles, word.snapshot)
-        elif isinstance(word, protocol.Resolve):
-            self._ledger.decided(word.commit, word.snapshot)
+    def _note_decision(self, message: protocol.Ask | protocol.Resolve | protocol.Commit) -> None:
+        if isinstance(message, protocol.Commit):
+            self._ledger.decided(message.handles, message.snapshot)
+        elif isinstance(message, protocol.Resolve):
+            self._ledger.decided(message.commit, message.snapshot)
 
     def _perform(self, effect: protocol.CommitParticipantEffect) -> None:
         if isinstance(effect, protocol.ToCoordinator):

@@ -27,7 +27,7 @@ _PATIENCE = 300.0  # seconds for the JVM to write it; it takes about ten
 
 
 def make_archive(java: Path) -> bool:
-    """Make it anew. False if this Java makes none."""
+    """Make it again. False if this Java makes none."""
     archive = archive_path()
     archive.parent.mkdir(parents=True, exist_ok=True)
     fresh = archive.with_name(f"{archive.name}.{os.getpid()}")

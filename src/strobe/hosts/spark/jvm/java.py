@@ -144,7 +144,7 @@ def _run(java: Path, *options: str) -> tuple[int, str]:
 
 
 def _home_without_module(java: Path) -> Path:
-    """Written anew only when it differs, and then atomically: other processes may be starting Spark from it."""
+    """Written again only when it differs, and then atomically: other processes may be starting Spark from it."""
     home = Path(sys.prefix) / "share" / "strobe" / "java"
     script = home / "bin" / "java"
     text = _WITHOUT_MODULE.format(module=_MODULE, option=_ADD_MODULE, java=shlex.quote(str(java)))

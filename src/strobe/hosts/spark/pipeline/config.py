@@ -101,7 +101,7 @@ class CheckpointConfig:
 class RestartPolicy:
     """How a stage that fails is brought back: after a pause that doubles up to a limit, so many times in a row.
 
-    A stage that commits a batch after a restart has recovered, and the count starts anew. A failure because a system
+    A stage that commits a batch after a restart has recovered, and the count starts again. A failure because a system
     outside does not answer is not counted, unless there are no attempts at all.
     """
 

@@ -402,7 +402,7 @@ def _listed(reads: Any, where: str) -> list[str | Feedback]:
 
 
 def _settings(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
-    """Spark's settings are words; numbers and truths are written as Spark writes them."""
+    """Spark's settings are text; numbers and booleans are written as Spark writes them."""
     settings = {}
     for key, value in (conf or {}).items():
         if not isinstance(key, str) or not isinstance(value, str | bool | int | float):

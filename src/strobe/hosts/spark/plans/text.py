@@ -41,7 +41,7 @@ _CHAINS = frozenset({"Add", "Multiply", "And", "Or"})
 _MIRRORED = {"GreaterThan": "LessThan", "GreaterThanOrEqual": "LessThanOrEqual"}
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaUDAF", "ScalaAggregator"})
 _PARSERS = frozenset({"JsonToStructs", "CsvToStructs", "XmlToStructs", "AvroDataToCatalyst", "ProtobufDataToCatalyst"})
-_SEEDED = frozenset({"Rand", "Randn", "Uniform", "RandStr"})  # the last argument is a seed, drawn anew by PySpark
+_SEEDED = frozenset({"Rand", "Randn", "Uniform", "RandStr"})  # the last argument is a seed, drawn again by PySpark
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "InSubquery", "LateralSubquery"})
 _IGNORED = frozenset({
     "class", "num-children", "exprId", "qualifier", "metadata", "nullable", "timeZoneId", "zoneId", "evalMode",

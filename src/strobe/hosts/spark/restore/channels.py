@@ -1,9 +1,9 @@
-"""Channels at a restore: cut back where they are, or filled anew from what a snapshot holds.
+"""Channels at a restore: cut back where they are, or filled again from what a snapshot holds.
 
 *Cut back*: the channel's log is a tree, and its rows are still there; the barrier becomes its end again. Positions stay
 what they were.
 
-*Filled anew* (from a savepoint, or for a fork): the content of the snapshot is appended commit for commit, never
+*Filled again* (from a savepoint, or for a fork): the content of the snapshot is appended commit for commit, never
 merged and never split, for a batch of a consumer is a whole number of commits. The commits get new versions, so the
 consumers' offsets are rewritten by a map from old versions to new ones: `Renumbering`.
 """

@@ -83,7 +83,7 @@ class _Gathering:
 
 @dataclass(frozen=True, slots=True)
 class _Acknowledged:
-    """A word that says when it came: how long it then waits here is part of what a snapshot takes."""
+    """A message and when it came: how long it then waits here is part of what a snapshot takes."""
 
     message: Acknowledge
     posted: float

@@ -1,4 +1,4 @@
-"""What a stage failed of, as a person wants to read it, and whether it is worth trying again: a system outside may only
+"""Why a stage failed, as a person wants to read it, and whether it is worth trying again: a system outside may only
 be away, and code that cannot be imported or sent stays so.
 
 Spark passes errors on as text: a Python error inside a task or a reader arrives as a traceback within a Java stack.

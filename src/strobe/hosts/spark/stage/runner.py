@@ -294,7 +294,7 @@ class StageRunner:
         self._running.set()
 
     def _live(self) -> str | None:
-        """One life, from start to end. What it failed of, or None if the query ended by itself."""
+        """One life, from start to end. Why it failed, or None if the query ended by itself."""
         self._cause = self._agent_error = None
         try:
             self.check()

@@ -150,7 +150,7 @@ def _of_fork(
     evolves: bool,
     copied: bool,
 ) -> SinkOutlook:
-    """A table that begins anew: as a copy, if there is something to copy."""
+    """A table that begins again: as a copy, if there is something to copy."""
     if was is not None and was[0] == where and copied:
         clash = Misuse(
             f"Stage {context.stage!r} would write to {where}, which is where the job of the snapshot writes: the two "

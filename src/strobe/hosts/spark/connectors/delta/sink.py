@@ -335,7 +335,7 @@ class DeltaSink(TransactionalSink):
             self._publish(pa.concat_tables(batches, promote_options="default"), part.through, about)
 
     def _link(self, part: Part, writer: ChannelWriter) -> None:
-        """The staged files become files of the table: nothing is written anew."""
+        """The staged files become files of the table: nothing is written again."""
         place = f"{DATA}/{part.timeline}/{part.through}-{uuid.uuid4().hex[:8]}"
         files = []
         for number, file in enumerate(self._staging.files(part)):

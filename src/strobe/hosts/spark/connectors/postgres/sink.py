@@ -9,7 +9,7 @@ rows are checked and durable, and nobody sees them. `commit` is COMMIT PREPARED.
 
 A prepared transaction holds locks on its rows, so two of one sink may stand in each other's way. Hence there is never
 more than one: `prepare` rolls back an earlier one that is not committed, and takes its batches in. If `commit` does not
-find the transaction of exactly its part, because it was taken in or is lost, it loads the part anew from what is
+find the transaction of exactly its part, because it was taken in or is lost, it loads the part again from what is
 staged. The mark decides: batches up to it are visible, and nothing is ever visible twice.
 
 One connection loads, because a batch is to be seen as a whole: Postgres, not Spark, is the slower of the two.
@@ -246,7 +246,7 @@ class PostgresSink(TransactionalSink):
                     break
                 gid = next((p.gid for p in standing if (p.after, p.through) == (after, part.through)), None)
                 for found in standing if gid is None else ():
-                    self._marks.roll_back(connection, found.gid)  # a later part's: that is loaded anew when it is due
+                    self._marks.roll_back(connection, found.gid)  # a later part's: that is loaded again when it is due
             whole = replace(part, after=after)
             if gid is None:
                 gid = self._prepare(whole)
