@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint import final_batch
 from strobe.hosts.spark.checkpoint.offsets import rearrange_offsets
 from strobe.hosts.spark.checkpoint.stage_files import (
     adopt_checkpoints,
@@ -31,6 +32,7 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import Pipeline, StageSpec
 from strobe.hosts.spark.plans.description import operator_kinds
 from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.stage.assemble import AssembledStage
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
@@ -107,6 +109,7 @@ def _first_words(error: Exception) -> str:
 
 def rescale_stages(
     pipeline: Pipeline,
+    stages: Sequence[AssembledStage],
     home: JobHome,
     spark: SparkSession,
     options: RestoreOptions,
@@ -116,25 +119,32 @@ def rescale_stages(
     """At a start, after the fences: give each stage with state as many partitions as are wanted, and its offsets the
     order of `sources`, where a changed file has changed that."""
     changes: dict[NodeId, tuple[int, int]] = {}
-    for uid, spec in pipeline.stages.items():
+    first: list[Path] = []  # checkpoints with one batch, which nobody has seen
+    for stage in stages:
+        spec, uid = stage.spec, stage.spec.uid
         wanted, checkpoint = wanted_partitions(pipeline, spec, options), stage_checkpoint(home, uid)
-        batch = spark_checkpoint.last_committed(checkpoint)
-        if wanted is None or batch is None or not (checkpoint / "state").is_dir():
+        batch, logged = spark_checkpoint.last_committed(checkpoint), spark_checkpoint.last_logged(checkpoint)
+        if wanted is None or logged is None or not (checkpoint / "state").is_dir():
             continue
-        has = spark_checkpoint.read_offsets(checkpoint, batch).partitions
+        has = spark_checkpoint.read_offsets(checkpoint, logged if batch is None else batch).partitions
         if has is None or has == wanted:
             continue
-        problem = refusal(uid, descriptions.get(uid), has, wanted)
+        problem = refusal(uid, descriptions.get(uid), has, wanted) if batch is not None else None
         if problem is not None:
             raise problem
-        if spark_checkpoint.last_logged(checkpoint) != batch:
+        if logged != batch and not stage.is_unseen(logged):
             raise Misuse(
                 f"Stage {uid!r} cannot be rescaled now: it ended in the middle of a batch.",
                 untouched="Nothing was changed.",
                 next="Run the job without -p until it has done that batch, stop it, and run it with -p then; or "
                 "restore its newest checkpoint with -s and -p.",
             )
-        changes[uid] = (has, wanted)
+        if batch is None:
+            first.append(checkpoint)
+        else:
+            changes[uid] = (has, wanted)
+    for checkpoint in first:
+        final_batch.drop_refused(checkpoint, written=-1)  # it begins again, with as many as are wanted
     if changes or sources:
         _rewrite(pipeline, home, spark, changes, sources)
 
@@ -157,6 +167,7 @@ def _rewrite(
             if uid in sources:
                 rearrange_offsets(new, sources[uid], _starts(pipeline.stages[uid], home))
             if uid in changes:
+                final_batch.drop_refused(new, written=-1)
                 repartition(spark, new, uid, *changes[uid])
             sync_tree(new)
         except OSError as error:

@@ -91,7 +91,7 @@ def bring_up(
     for uid, roots in moved.items():
         rewrite_source_logs(stage_checkpoint(home, uid), roots)
         relocate_state(stage_checkpoint(home, uid))
-    rescale_stages(pipeline, home, spark, options, descriptions, sources)
+    rescale_stages(pipeline, stages, home, spark, options, descriptions, sources)
     columns = {s.spec.uid: {"columns": s.output.columns.json} for s in stages if s.output is not None}
     noted = {uid: {**about, **columns.get(uid, {})} for uid, about in descriptions.items()}
     home.remember(stages=noted, home=str(home.home))

@@ -67,6 +67,14 @@ class AssembledStage:
     def sink_positions(self, snapshot: SnapshotId) -> dict[str, Json]:
         return {_sink_name(self.spec, i): sink.position(snapshot) for i, sink in enumerate(self.spec.sinks)}
 
+    def is_unseen(self, batch: int) -> bool:
+        """Whether channel and sinks all say that they have nothing of `batch`. A sink without a place cannot tell."""
+        written = self.output.log.last_batch(self.output.timeline) if self.output is not None else None
+        held = [(sink.last_batch(), sink.place()) for sink in self.spec.sinks]
+        return (written is None or written < batch) and all(
+            place is not None if last is None else last < batch for last, place in held
+        )
+
 
 def draft_stages(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobHome) -> list[DraftStage]:
     """Every stage, upstream first."""
