@@ -29,6 +29,7 @@ class Entry:
     steps: Sequence[tuple[str, Sequence[Any]]]
     counts: Mapping[str, Callable[[Row], bool]]
     endless: Mapping[str, Sequence[int]]
+    fixed: Sequence[str]
 
     @property
     def outputs(self) -> dict[str, StageSpec]:
@@ -59,4 +60,5 @@ def load(name: str, directory: Path) -> Entry:
         steps=said["STEPS"],
         counts=said.get("COUNTS", {}),
         endless=said.get("ENDLESS", {}),
+        fixed=said.get("FIXED", ()),
     )

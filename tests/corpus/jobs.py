@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import strobe
 from strobe.hosts.spark import crash_points
-from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.job.job import DEFAULT_PARTITIONS, start_job
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import StrobeError
@@ -163,7 +163,8 @@ def _restored(world: World, step: int, dice: random.Random) -> None:
         f"# {world.name}: step {step}, savepoint {'in the middle' if middle else 'behind it'}, {partitions} partitions"
     )
     theirs, world.base = world.base, world.root / "fork"
-    world.start("forked", snapshot=savepoint, partitions=partitions, sinks_from=(str(theirs),))
+    fixed = dict.fromkeys(world.entry.fixed, world.entry.pipeline.partitions or DEFAULT_PARTITIONS)
+    world.start("forked", snapshot=savepoint, partitions=partitions, stage_partitions=fixed, sinks_from=(str(theirs),))
     world.rest(step)
 
 

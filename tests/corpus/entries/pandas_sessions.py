@@ -50,6 +50,7 @@ def event(user, minute):
 
 
 SOURCES = {"events": "json"}
+FIXED = ["sessions"]
 STEPS = [
     ("events", [event("ann", 0), event("ann", 3), event("bob", 1)]),
     ("events", [event("ann", 9), event("bob", 14)]),

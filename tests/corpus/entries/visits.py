@@ -17,7 +17,7 @@ def clicks(spark):
 
 @pipeline.stage("orders", to=strobe.FileSink("orders"))
 def orders(spark):
-    raw = spark.readStream.schema("line STRING").text(f"{IN}/orders")
+    raw = spark.readStream.text(f"{IN}/orders")
     parts = F.split("value", ";")
     return raw.select(
         parts[0].cast("long").alias("order"), parts[1].alias("buyer"), F.to_timestamp(parts[2]).alias("bought"),
