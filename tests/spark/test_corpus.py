@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SEED = int(os.environ.get("STROBE_CORPUS_SEED", "0"))
 FEW = 6
 ENTRIES = (
-    "channel_and_source", "deduplication", "functions", "own_join", "static_join", "triggers", "types", "watermarks",
-    "windows", "word_count",
+    "channel_and_source", "deduplication", "functions", "ledger_changes", "own_join", "sql",
+    "static_join", "triggers", "types", "watermarks", "windows", "word_count",
 )  # fmt: skip
 DICE = random.Random(SEED)
 CASES = [(name, HOWS[i % len(HOWS)]) for i, name in enumerate(DICE.sample(ENTRIES, FEW))]

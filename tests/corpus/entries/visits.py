@@ -38,7 +38,7 @@ def explained(sessions, orders):
     left = orders.withWatermark("bought", "30 minutes")
     right = sessions.withWatermark("end", "30 minutes")
     on = F.expr(
-        "buyer = user AND bought BETWEEN begin AND end + INTERVAL 30 MINUTES AND begin > bought - INTERVAL 2 HOURS"
+        "buyer = user AND bought BETWEEN begin AND end + INTERVAL 30 MINUTES AND end < bought + INTERVAL 3 HOURS"
     )
     return left.join(right, on, "left_outer").select("order", "buyer", "total", "begin", "clicks")
 
