@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -47,7 +48,7 @@ def measure(side: str, stages: int, work: Path) -> dict[str, float]:
         }
 
 
-def _await(rows, wanted: int) -> None:  # type: ignore[no-untyped-def]
+def _await(rows: Callable[[], int], wanted: int) -> None:
     while rows() < wanted:
         time.sleep(0.01)
 
