@@ -81,7 +81,7 @@ class World:
 def _rest(runner: StageRunner) -> None:
     """Until it has processed what its source had when this was called, and what its channels have."""
     while True:
-        if runner._query is not None:
+        if runner._query is not None and runner.has_source:  # without one, it waits for what the stage holds
             runner._query.processAllAvailable()
         if not runner.spec.inputs or runner.state is not StageState.RUNNING:
             return

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import strobe
+from strobe.hosts.spark.jvm.session import DEFAULT_POLLING_DELAY
 from strobe.hosts.spark.pipeline.pipeline import StageSpec
 from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.hosts.spark.stage.asking import hold_of, polling
@@ -188,8 +189,14 @@ def test_only_a_stage_that_reads_nothing_but_channels_when_it_likes_is_held(spec
 
 
 def test_spark_pauses_long_where_it_must_ask_and_shortly_where_it_is_held(spec: Callable[..., StageSpec]) -> None:
-    (held,) = polling(spec("a"), has_source=False).values()
-    (source,) = polling(spec(None), has_source=True).values()
-    assert int(held.removesuffix("ms")) < int(source.removesuffix("ms"))
-    assert polling(spec("a"), has_source=True) == {}
-    assert polling(spec("a", trigger={"processingTime": "1 second"}), has_source=False) == {}
+    default = DEFAULT_POLLING_DELAY
+    (held,) = polling(spec("a"), default, has_source=False).values()
+    (source,) = polling(spec(None), default, has_source=True).values()
+    assert int(held.removesuffix("ms")) < int(default.removesuffix("ms")) < int(source.removesuffix("ms"))
+    assert polling(spec("a"), default, has_source=True) == {}
+    assert polling(spec("a", trigger={"processingTime": "1 second"}), default, has_source=False) == {}
+
+
+def test_a_pause_that_the_user_has_set_for_the_session_stays(spec: Callable[..., StageSpec]) -> None:
+    assert polling(spec(None), "10ms", has_source=True) == {}
+    assert polling(spec("a"), "10ms", has_source=False) == {}

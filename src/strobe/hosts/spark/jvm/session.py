@@ -11,7 +11,7 @@ Neither manager syncs anything: what must survive a power cut, Strobe syncs itse
 files beside each of these are off: a snapshot has its own hash of every file, and they treble the number of files.
 
 *Idle stages.* A query that has found nothing to read looks again after 25 ms, not 10, if its stage says nothing else:
-`stage.asking` does for most of them.
+`stage.asking` does for most of them, unless somebody has set another pause for the session.
 
 *Data.* Timestamps are written as microseconds: Spark's default INT96 is read as nanoseconds by Arrow.
 
@@ -49,11 +49,14 @@ from strobe.store.private import open_private
 
 __all__ = [
     "DEFAULT_MASTER",
+    "DEFAULT_POLLING_DELAY",
     "FILE_MANAGER",
+    "POLLING_DELAY",
     "SparkEnded",
     "check_settings",
     "end_spark",
     "passing_session",
+    "passing_settings",
     "spark_ended",
     "spark_session",
     "stop_session",
@@ -61,6 +64,8 @@ __all__ = [
 
 DEFAULT_MASTER: Final = "local[*]"
 FILE_MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+POLLING_DELAY: Final = "spark.sql.streaming.pollingDelay"
+DEFAULT_POLLING_DELAY: Final = "25ms"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _MIN_BATCHES: Final = 100
 _HANGING_UP: Final = 10.0  # seconds
@@ -71,7 +76,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.minBatchesToRetain": str(_MIN_BATCHES),
-    "spark.sql.streaming.pollingDelay": "25ms",
+    POLLING_DELAY: DEFAULT_POLLING_DELAY,
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -166,6 +171,22 @@ def passing_session(name: str, master: str) -> Iterator[SparkSession]:
     finally:
         if not exists:
             stop_session(session)
+
+
+@contextlib.contextmanager
+def passing_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """For as long as something starts that takes its settings from the session. Not two at once."""
+    before = {key: session.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, old)
 
 
 def _check_taken(session: SparkSession, settings: Mapping[str, str]) -> None:

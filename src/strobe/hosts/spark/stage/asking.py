@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from strobe.hosts.spark.jvm.session import DEFAULT_POLLING_DELAY, POLLING_DELAY
 from strobe.hosts.spark.pipeline.pipeline import StageSpec
 
 __all__ = ["hold_of", "polling"]
 
-_POLLING_DELAY: Final = "spark.sql.streaming.pollingDelay"
 _HOLD: Final = 1.0  # seconds
 _AFTER_A_HOLD: Final = "5ms"
 _SOURCES: Final = "250ms"
@@ -36,8 +36,8 @@ def hold_of(spec: StageSpec, *, has_source: bool) -> float:
     return _HOLD if spec.inputs and not has_source and not spec.trigger else 0.0
 
 
-def polling(spec: StageSpec, *, has_source: bool) -> dict[str, str]:
-    """Spark's setting for the stage's query, if it is another one than the session's."""
-    if spec.trigger or (spec.inputs and has_source):
+def polling(spec: StageSpec, session: str | None, *, has_source: bool) -> dict[str, str]:
+    """Spark's setting for the stage's query, if it is another one than the session's; what a user has set stays."""
+    if session != DEFAULT_POLLING_DELAY or spec.trigger or (spec.inputs and has_source):
         return {}
-    return {_POLLING_DELAY: _SOURCES if has_source else _AFTER_A_HOLD}
+    return {POLLING_DELAY: _SOURCES if has_source else _AFTER_A_HOLD}

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.connectors.base import Sink
-from strobe.hosts.spark.jvm.session import spark_ended
+from strobe.hosts.spark.jvm.session import POLLING_DELAY, passing_settings, spark_ended
 from strobe.hosts.spark.pipeline.config import RestartPolicy
 from strobe.hosts.spark.pipeline.pipeline import StageSpec
 from strobe.hosts.spark.plans.description import crashed_processor
@@ -356,23 +356,18 @@ class StageRunner:
         self._watermarks.begin_life()
         with _starting:
             partitions = {"spark.sql.shuffle.partitions": str(self._partitions)}
-            settings = {**partitions, **polling(spec, has_source=self.has_source), **spec.conf}
-            before = {key: spark.conf.get(key, None) for key in settings}
+            pause = polling(spec, spark.conf.get(POLLING_DELAY, None), has_source=self.has_source)
+            settings = {**partitions, **pause, **spec.conf}
             try:
-                for key, value in settings.items():
-                    spark.conf.set(key, value)
-                writer = self._result.writeStream.queryName(spec.uid).outputMode(spec.output_mode)
-                if spec.trigger and not (spec.ends and spec.inputs):  # Spark would end it before those that it reads
-                    writer = writer.trigger(**spec.trigger)
-                return writer.option("checkpointLocation", str(self.agent.checkpoint)).foreachBatch(self._batch).start()
+                with passing_settings(spark, settings):
+                    writer = self._result.writeStream.queryName(spec.uid).outputMode(spec.output_mode)
+                    # With the other one Spark would end it before those that it reads.
+                    if spec.trigger and not (spec.ends and spec.inputs):
+                        writer = writer.trigger(**spec.trigger)
+                    place = str(self.agent.checkpoint)
+                    return writer.option("checkpointLocation", place).foreachBatch(self._batch).start()
             except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
                 raise refused_query(spec, error) from error
-            finally:
-                for key, old in before.items():
-                    if old is None:
-                        spark.conf.unset(key)
-                    else:
-                        spark.conf.set(key, old)
 
     def _setting(self, key: str, default: str) -> str:
         """What the query's settings are, or will be."""
