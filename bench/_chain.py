@@ -194,7 +194,9 @@ def _plain(stages: int, data: Path, work: Path) -> Iterator[Chain]:
         for source, target in itertools.pairwise(places)
     ]  # fmt: skip
     # It runs when it has looked at its source for the first time: that is what Strobe waits for, too.
-    while not all(query.status["message"] == "Waiting for data to arrive" for query in queries):
+    looking = queries
+    while looking:
+        looking = [query for query in looking if query.status["message"] != "Waiting for data to arrive"]
         time.sleep(0.01)
     try:
         yield _Plain(places[-1], spent() - began)
