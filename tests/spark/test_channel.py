@@ -523,6 +523,46 @@ def test_a_restore_moves_torn_log_entries_aside(open_writer: Open, path: Path) -
     assert through(ChannelLog(path)) == [1, 20]
 
 
+def test_rows_that_come_after_the_first_sync_keep_the_names_that_lead_to_them(
+    open_writer: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first barrier may come before the first row, and before the directory that rows go to."""
+    writer = open_writer()
+    writer.sync(writer.place_barrier(SnapshotId(1)).version)
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), path))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    writer.sync(written(writer, 0, 1).version)
+    assert {DATA, "."} <= set(synced)
+
+
+def test_a_log_with_a_gap_is_damaged_and_nothing_follows_what_was_lost(open_writer: Open, path: Path) -> None:
+    writer = open_writer()
+    good, lost = written(writer, 0, 1).version, written(writer, 1, 2).version
+    write(writer, 2, 3)
+    (path / LOG / entry_name(lost)).unlink()
+    with pytest.raises(Damaged, match=f"Entry {lost} of the log of channel postings is gone"):
+        ChannelLog(path)
+    restored = open_writer(2, timeline=2, cut_to=good)
+    write(restored, 1, 20)
+    assert rows(path) == [1, 20]
+    assert through(ChannelLog(path)) == [1, 20]
+
+
+def test_a_restore_can_be_planned_from_a_log_that_is_torn_behind_the_cut(open_writer: Open, path: Path) -> None:
+    writer = open_writer()
+    good, torn = written(writer, 0, 1).version, written(writer, 1, 2).version
+    (path / LOG / entry_name(torn)).write_bytes(b"")
+    assert ChannelLog(path, torn_after=good).head == good
+    with pytest.raises(Damaged):
+        ChannelLog(path, torn_after=torn)
+
+
 def test_a_full_disk_leaves_the_channel_as_it_was(
     open_writer: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,42 @@ def remembered(home: JobHome) -> dict[str, int]:
     return value
 
 
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was synced, in order."""
+    paths: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+def test_no_loss_of_power_takes_an_incarnation_back(claim: Claim, tmp_path: Path, synced: list[str]) -> None:
+    home = claim()
+    place = home.path(home.layout.incarnation)
+    for above in (place.parent, place.parent.parent, tmp_path, tmp_path.parent):
+        assert str(above) in synced
+
+
+def test_a_file_below_directories_that_somebody_else_has_made_is_durable_all_the_same(
+    claim: Claim, tmp_path: Path, synced: list[str]
+) -> None:
+    home = claim()
+    key = home.layout.ledger("s/0")
+    (home.path(key).parent / "t1").mkdir(parents=True)
+    synced.clear()
+    home.write(key, {})
+    for above in list(home.path(key).parents)[:5]:
+        assert str(above) in synced
+    synced.clear()
+    home.write(key, {"again": 1})
+    assert [Path(p).name for p in synced] == ["ledger.json", "0"]
+
+
 def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(claim: Claim, tmp_path: Path) -> None:
     first = claim()
     with pytest.raises(Misuse, match="already running"):

@@ -125,6 +125,20 @@ def test_content_that_a_dead_writer_left_undurable_is_made_durable(power: PowerL
     assert {name for name in power.lost_names if Path(name) != power.root} == set()
 
 
+def test_what_a_dead_writer_has_made_visible_can_be_made_durable(power: PowerLoss) -> None:
+    """A driver that finds a manifest acts upon it: it must not vanish afterwards."""
+
+    def die(point: str) -> None:
+        if point == "store.file.visible":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        FilesystemStore(power.root, on_point=die).put("a/b/c", b"x", if_absent=True)
+    assert power.lost_names
+    FilesystemStore(power.root).confirm(["a/b/c"])
+    assert not power.lost_names
+
+
 def test_a_directory_that_was_removed_and_made_again_is_made_durable_again(power: PowerLoss) -> None:
     store = FilesystemStore(power.root)
     store.put("a/b/c", b"x")

@@ -106,6 +106,10 @@ class ObjectStore(Protocol):
         """Deletes many objects that nobody needs. Cheaper than `delete`: after a loss of power some may be back."""
         ...
 
+    def confirm(self, keys: Iterable[str]) -> None:
+        """Makes durable what is found under these keys: whoever put it may have died just before it was."""
+        ...
+
     def clean(self) -> int:
         """Removes what writers left behind that are gone: nothing that was ever visible. Returns how many they were."""
         ...

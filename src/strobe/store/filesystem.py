@@ -108,6 +108,12 @@ class FilesystemStore:
                 self._unlink(check_key(key))
             self._on_point("store.file.deleted")
 
+    def confirm(self, keys: Iterable[str]) -> None:
+        directories = {above for key in keys for above in _up_to(self._path(key).parent, self.root)}
+        with self._explained(""):
+            for directory in sorted(directories | {self.root} if directories else ()):
+                _sync_directory(directory)
+
     def clean(self) -> int:
         with self._explained(""):
             return remove_stale(self.root)

@@ -66,6 +66,9 @@ class MemoryStore:
         for key in keys:
             self.delete(key)
 
+    def confirm(self, keys: Iterable[str]) -> None:
+        pass
+
     def clean(self) -> int:
         return 0
 

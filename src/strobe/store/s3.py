@@ -169,6 +169,9 @@ class S3Store:
         with self._explained(check_key(key)):
             self._client.copy(self._store, key, check_key(to), overwrite=True)
 
+    def confirm(self, keys: Iterable[str]) -> None:
+        """What can be seen in a bucket is there for good."""
+
     def clean(self) -> int:
         """Nothing unfinished is ever visible; parts of uploads that broke off are for the bucket's lifecycle rule."""
         return 0

@@ -180,10 +180,13 @@ class SnapshotStore:
 
     def sweep(self) -> int:
         """Removes what crashes have left: unfinished writes, and blobs that no manifest names and no session has
-        pinned. Returns how many blobs. For the job's one writer, at its start."""
+        pinned. Returns how many blobs. What is complete is durable then, whenever its writer died. For the job's one
+        writer, at its start."""
         with self._going:
             self._place.guard()
             self.objects.clean()
+            # From here on they count: sinks commit what they name, and older ones go.
+            self.objects.confirm(self.layout.manifest(snapshot) for snapshot in self.list())
             self._sweep_signatures()
             found = (self.layout.sha256_of(key) for key in self.objects.list(self.layout.blobs))
             return self._collect(sha256 for sha256 in found if sha256 is not None)

@@ -77,10 +77,15 @@ class Commit:
 
 
 class ChannelLog:
-    """An index of the commits at `path`, safe to share between threads. `refresh()` takes in what is new."""
+    """An index of the commits at `path`, safe to share between threads. `refresh()` takes in what is new.
 
-    def __init__(self, path: str | Path) -> None:
+    `torn_after` is for a restore, which cuts the log off there: what a power cut has left of it behind that version
+    does not count. For everybody else a log that is torn, or has a gap, is damaged.
+    """
+
+    def __init__(self, path: str | Path, *, torn_after: int | None = None) -> None:
         self.path = Path(path)
+        self._torn_after = torn_after
         self._dir = self.path / LOG
         self._lock = threading.RLock()
         self._head = -1
@@ -216,7 +221,12 @@ class ChannelLog:
                 # Nothing read yet, or the log was trimmed past where this index stood: start at its first entry.
                 self._restart()
             while (raw := _read(self._dir / entry_name(self._next))) is not None:
-                self._absorb(self._next, raw)
+                try:
+                    self._absorb(self._next, raw)
+                except Damaged:
+                    if self._torn_after is None or self._next <= self._torn_after:
+                        raise
+                    break
             return self._head
 
     def watch(self, grew: Callable[[], None]) -> None:
@@ -234,8 +244,9 @@ class ChannelLog:
             grew()
 
     @staticmethod
-    def first_unreadable(path: Path, after: int) -> int | None:
-        """The first log entry after version `after` that cannot be read, as a power cut tears what was never synced."""
+    def first_unreadable(path: Path, after: int) -> int:
+        """The first version after `after` whose entry cannot be read, or is not there: a power cut tears, or loses,
+        what was never synced."""
         version = after + 1
         while (raw := _read(path / LOG / entry_name(version))) is not None:
             try:
@@ -243,7 +254,7 @@ class ChannelLog:
             except _UNREADABLE:
                 return version
             version += 1
-        return None
+        return version
 
     def _restart(self) -> None:
         names = [p.name for p in self._dir.iterdir()] if self._dir.is_dir() else []
@@ -251,9 +262,27 @@ class ChannelLog:
         # A clean-up of the log may leave nothing but a checkpoint of it: the next version comes behind that.
         summed_up = max((int(m[1]) for n in names if (m := _CHECKPOINT.match(n))), default=-1)
         self._next = min(entries, default=summed_up + 1)
+        self._check_gaps(entries, summed_up)
         self._head = -1 if entries else summed_up
         self._all, self._live, self._live_versions, self._cuts = {}, [], [], []
         self._trimmed, self._ended, self._batches = -1, False, {}
+
+    def _check_gaps(self, entries: list[int], summed_up: int) -> None:
+        """An entry behind a gap is of a time that a power cut has taken back: it must never follow a newer one. Up to a
+        checkpoint of the log others may delete entries in any order."""
+        if not entries or len(entries) == max(entries) - min(entries) + 1:
+            return
+        there = set(entries)
+        gap = next((v for v in range(max(min(entries), summed_up) + 1, max(entries)) if v not in there), None)
+        # A listing may miss what came, or show what went, meanwhile: the oldest entries go first.
+        if gap is None or (self._dir / entry_name(gap)).exists() or not (self._dir / entry_name(min(entries))).exists():
+            return
+        if self._torn_after is None or gap <= self._torn_after:
+            raise Damaged(
+                f"Entry {gap} of the log of channel {self.path.name} is gone, and later ones are there.",
+                untouched="The entries before it are intact.",
+                next="It was lost before it reached the disk, or deleted: restore the job from its last checkpoint.",
+            )
 
     def _absorb(self, version: int, raw: bytes) -> None:
         try:

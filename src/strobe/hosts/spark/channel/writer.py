@@ -263,7 +263,7 @@ class ChannelWriter:
             files = [(c.version, self.path / f.path) for c in self.log.commits(after, upto) for f in c.files]
             entries = [(v, self.path / LOG / entry_name(v)) for v in range(max(after + 1, 0), upto + 1)]
             attempts = dict.fromkeys((version, path.parent) for version, path in files)
-            names = {self.path / LOG, *(above for _, a in attempts for above in (a.parent, a.parent.parent))}
+            names = {self.path / LOG, *(above for _, a in attempts for above in (a.parent, a.parent.parent, self.path))}
             if self._synced < 0:
                 names |= {self.path, self.path.parent}
             try:
@@ -427,13 +427,12 @@ class ChannelWriter:
 
     def _move_torn_aside(self, version: int) -> None:
         torn = ChannelLog.first_unreadable(self.path, version)
-        if torn is not None:
-            aside = self.path / ASIDE / f"torn-{self.incarnation}"
-            aside.mkdir(parents=True, exist_ok=True)
-            # From the newest down, so that the log never has a gap.
-            for entry in sorted((self.path / LOG).glob("*.json"), reverse=True):
-                if entry.name >= entry_name(torn):
-                    entry.rename(aside / entry.name)
+        aside = self.path / ASIDE / f"torn-{self.incarnation}"
+        # From the newest down, so that the log never has a gap that it did not have.
+        for entry in sorted((self.path / LOG).glob("*.json"), reverse=True):
+            if entry.name >= entry_name(torn):
+                aside.mkdir(parents=True, exist_ok=True)
+                entry.rename(aside / entry.name)
 
 
 def _first_line(error: Exception) -> str:

@@ -67,6 +67,7 @@ class JobHome:
         self.memory = NEW
         self._lock_file: int | None = None
         self._write_lock = threading.Lock()
+        self._durable: set[Path] = set()  # directories whose names are, up to the home
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
         self._runtime: dict[str, Any] = {}
@@ -120,10 +121,11 @@ class JobHome:
         """Replace a small file of the job, durably; Fenced if this is no longer the job's driver."""
         with self._write_lock:
             target = self.path(key)
-            if not target.parent.is_dir():
-                target.parent.mkdir(parents=True)
-                for above in target.parents[: len(Path(key).parts) - 1]:
+            if target.parent not in self._durable:  # whoever made it may not have synced the names that lead to it
+                target.parent.mkdir(parents=True, exist_ok=True)
+                for above in target.parents[: len(Path(key).parts)]:
                     fsync(above)
+                self._durable.add(target.parent)
             self._write(key, value, durable=True)
 
     def discard(self, path: Path) -> None:
@@ -158,6 +160,14 @@ class JobHome:
         """Remove what a first start has made that came to nothing: only if no stage has done anything."""
         if not self.path(self.layout.stages).exists():
             shutil.rmtree(self.path(self.layout.root), ignore_errors=True)
+
+    def could_not_start(self, error: OSError) -> Failed:
+        """For a start that the disk has ended."""
+        return Failed(
+            f"Job {self.job!r} could not start: {error.filename or self.home}: {error.strerror}.",
+            untouched="Nothing runs, and what the job has done is as it was.",
+            next="Make room on that disk, or check it, and run again.",
+        )
 
     def stop_heartbeat(self) -> None:
         self._stop.set()
@@ -220,6 +230,11 @@ class JobHome:
         known = self._read_memory()
         self.memory = replace(known, incarnation=mine)
         self.remember(generation=known.generation + (1 if older else 0))
+        # The names above it, too: a number that a loss of power takes back would be given out twice, and whoever else
+        # remembers it (a store, the system behind a sink) would take the new driver for the old one.
+        for above in (self.path(self.layout.root).parent, self.home, self.home.parent):
+            with contextlib.suppress(PermissionError):
+                fsync(above)
 
     def _heartbeat(self) -> None:
         """Until the end. An error that passes, as on a network file system, must not make a healthy driver look dead;

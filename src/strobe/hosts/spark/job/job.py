@@ -161,6 +161,8 @@ class Job:
             self._finish(JobState.FAILED, f"it did not start: {why}", said=True)
             if fresh and self.options.snapshot is not None and isinstance(error, Misuse):
                 self.home.forget()  # a fork that was refused never was
+            if isinstance(error, OSError) and error.strerror:
+                raise self.home.could_not_start(error) from error
             raise
 
     def _start(self) -> None:

@@ -81,7 +81,7 @@ def plan_channel(
         if how is How.ROLLBACK and not taken_over:
             if not there:
                 raise Failed(f"Channel {uid} is gone: there is no {path}.", next="Restore a savepoint.")
-            log = ChannelLog(path)
+            log = ChannelLog(path, torn_after=record.barrier)
             why = why_not_held(log, record, _first(record, readers, log))
             if why is not None:
                 raise why
@@ -156,7 +156,7 @@ def _content(
             untouched="Nothing was changed.",
             next="Take a savepoint of the job and restore that: it holds all that it needs.",
         )
-    log = ChannelLog(path)
+    log = ChannelLog(path, torn_after=record.barrier)
     after = _first(record, readers, log)
     why = why_not_held(log, record, after)
     if why is not None:

@@ -30,7 +30,7 @@ def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
             return f"Channel {name} is gone."
         needed = min((flight.after for flight in record.in_flight.values()), default=record.barrier)
         try:
-            why = why_not_held(ChannelLog(path), record, needed)
+            why = why_not_held(ChannelLog(path, torn_after=record.barrier), record, needed)
         except StrobeError as error:
             why = error
         if why is not None:

@@ -198,7 +198,9 @@ class _Restore:
             return dict(stage.starts)
         logs = {p: self.home.path(self.home.layout.channel(p)) for p in stage.starts}
         rollback = self.plan.how is How.ROLLBACK
-        return {p: max(ChannelLog(logs[p]).trimmed_at(at), 0) if rollback else 0 for p, at in stage.starts.items()}
+        if not rollback:
+            return dict.fromkeys(stage.starts, 0)
+        return {p: max(ChannelLog(logs[p], torn_after=at).trimmed_at(at), 0) for p, at in stage.starts.items()}
 
     # ── channels and sinks ──────────────────────────────────────────────────────────────────────────────────────────
 

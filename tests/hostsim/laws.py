@@ -1,0 +1,185 @@
+"""What must hold, told from the disk and from the outside world alone. Numbers are those of the design's laws.
+
+1. *Cut*: in every complete snapshot a consumer has read a prefix of what its producer had given out, and the recorded
+   range in flight holds exactly the rest.
+3. *Exactly once*: in the end the outside world has every row once, in order.
+4. *Durable, then complete, then visible*: when a manifest gets its name, all that it names is on the disk for good;
+   when a part becomes visible, so is a manifest that names it.
+5. *Abort is safe*: whenever a driver has gone, every complete snapshot can be read to its last byte.
+7. *Identity*: incarnations rise, a snapshot's id is used once, and nothing of an older driver appears after a newer
+   one has started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from strobe.hosts.spark.channel.log import ChannelLog
+from strobe.hosts.spark.commit.ledger import named_handles
+from strobe.model.errors import Damaged
+from strobe.model.ids import ChannelId, NodeId
+from strobe.store.codec import decode
+from strobe.store.layout import MANIFEST, JobLayout
+from strobe.store.manifest import NOTHING, Manifest
+from strobe.store.places import checkpoints_of
+from strobe.store.snapshots import SnapshotStore
+from tests.hostsim.disk import Disk
+from tests.hostsim.scheduler import Scheduler
+from tests.hostsim.sink import Outside
+from tests.hostsim.spark import State, read_rows, state_of
+
+__all__ = ["Laws"]
+
+_SHARED = ("incarnation.json", "ledger.json", MANIFEST)  # what drivers write by giving a file its name
+
+
+class Laws:
+    """`found` is what was broken, in the order in which it was seen."""
+
+    def __init__(
+        self,
+        home: Path,
+        job: str,
+        shape: Mapping[str, tuple[tuple[str, ...], bool]],
+        rows: int,
+        disk: Disk,
+        outside: Outside,
+        scheduler: Scheduler,
+    ) -> None:
+        self._home, self._job, self._shape, self._rows = home, job, shape, rows
+        self._disk, self._outside = disk, outside
+        self._layout = JobLayout(job)
+        self.began = scheduler.now
+        self.found: list[str] = []
+        self.completed: dict[int, str] = {}  # snapshots that became visible, and by whom
+        self._started: dict[str, int] = {}  # drivers that came up, and their incarnation
+
+    def _broken(self, law: int, what: str) -> None:
+        self.found.append(f"law {law}: {what}")
+
+    # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def at_start(self, driver: str, incarnation: int) -> None:
+        """A driver has come up."""
+        newest = max(self._started.values(), default=0)
+        if incarnation <= newest:
+            self._broken(7, f"{driver} has incarnation {incarnation}, and there was {newest} before")
+        self._started[driver] = incarnation
+
+    def at_named(self, path: str, driver: str) -> None:
+        """A driver has given a file this name."""
+        name = path.rpartition("/")[2]
+        if name not in _SHARED or "/driver-" in path or "/writer-" in path:
+            return
+        mine = self._started.get(driver, max(self._started.values(), default=0) + 1)
+        if mine < max(self._started.values(), default=0):
+            self._broken(7, f"{driver} has written {path.removeprefix(str(self._home))} after a newer one had started")
+        if name == MANIFEST:
+            self._complete(Path(path), driver)
+
+    def _complete(self, path: Path, driver: str) -> None:
+        manifest = decode(path.read_bytes())
+        before = self.completed.setdefault(manifest.snapshot, driver)
+        if before != driver:
+            self._broken(7, f"snapshot {manifest.snapshot} was completed by {before} and by {driver}")
+        for where, ref in manifest.blobs():
+            if self._disk.durable(self._home / self._layout.blob(ref.sha256)) is None:
+                self._broken(4, f"snapshot {manifest.snapshot} is visible, and its {where} is not durable")
+        for channel, record in manifest.channels.items():
+            self._check_durable_channel(manifest, channel, record.barrier)
+
+    def _check_durable_channel(self, manifest: Manifest, channel: ChannelId, barrier: int | None) -> None:
+        place = self._home / self._layout.channel(NodeId(channel))
+        log = ChannelLog(place)
+        first = min(f.after for f in manifest.channels[channel].in_flight.values())
+        for commit in log.history(first, barrier or 0):
+            names = [f"_delta_log/{commit.version:020d}.json", *(f.path for f in commit.files)]
+            for name in names:
+                if self._disk.durable(place / name) is None:
+                    self._broken(4, f"snapshot {manifest.snapshot} is visible, and {channel}/{name} is not durable")
+
+    def at_commit(self, handle: str) -> None:
+        """A part is about to become visible."""
+        for path in (self._home / self._layout.manifests).glob(f"*/{MANIFEST}"):
+            data = self._disk.durable(path)
+            if data is not None and any(handle in named for named in named_handles(decode(data)).values()):
+                return
+        self._broken(4, f"{handle} became visible, and no snapshot that is there for good names it")
+
+    # ── when a driver has gone ──────────────────────────────────────────────────────────────────────────────────────
+
+    def snapshots(self) -> tuple[int, ...]:
+        """Those that are complete."""
+        return checkpoints_of(self._home, self._job).list()
+
+    def begin_again(self) -> None:
+        """The home is empty, as at the first start."""
+        self._started.clear()
+        self.completed.clear()
+
+    def at_rest(self) -> None:
+        store = checkpoints_of(self._home, self._job)
+        for snapshot in store.list():
+            problems = store.verify(snapshot)
+            if problems:
+                self._broken(5, f"snapshot {snapshot}: {problems[0]}")
+                return
+            self._check_cut(store, store.load(snapshot))
+
+    def _check_cut(self, store: SnapshotStore, manifest: Manifest) -> None:
+        states: dict[str, State] = {}
+        for uid, node in manifest.nodes.items():
+            if node.batch is None or node.batch == NOTHING:
+                states[uid] = State({}, [])
+            else:
+                states[uid] = State.decode(store.read(node.files[state_of(node.batch)]))
+        for reader, (reads, _) in self._shape.items():
+            uid = NodeId(reader)
+            for producer in reads:
+                given, read = list(states[producer].out), list(states[uid].read.get(producer, ()))
+                if read != given[: len(read)]:
+                    self._broken(1, f"snapshot {manifest.snapshot}: {uid} has read {read} of {producer}, not {given}")
+                flight = manifest.channels[ChannelId(producer)].in_flight[uid]
+                try:
+                    log = ChannelLog(self._home / self._layout.channel(NodeId(producer)))
+                except Damaged:
+                    continue  # what is behind the cut is torn: a restore has to show that this does no harm
+                commits = log.history(flight.after, flight.through)
+                rows = [row for c in commits for f in c.files for row in read_rows(log.path / f.path)]
+                if rows != given[len(read) :] or len(rows) != flight.rows:
+                    self._broken(
+                        1, f"snapshot {manifest.snapshot}: {rows} ({flight.rows}) from {producer} to {uid} in flight, "
+                        f"where {given[len(read) :]} were given out and not read",
+                    )  # fmt: skip
+
+    # ── when the job has ended ──────────────────────────────────────────────────────────────────────────────────────
+
+    def at_end(self) -> None:
+        self.at_rest()
+        expected = self._expected()
+        rows = self._outside.rows
+        twice = sorted({row for row in rows if rows.count(row) > 1})
+        lost = sorted(set(expected) - set(rows))
+        if twice or lost or len(rows) != len(expected):
+            self._broken(3, f"twice: {twice}; lost: {lost}; made up: {sorted(set(rows) - set(expected))}")
+        for uid in self._shape:
+            for producer, own in self._streams(uid).items():
+                got = [row for row in rows if row in set(own)]
+                if got != own and not (twice or lost):
+                    self._broken(3, f"{uid} gave out {got} of {producer}, in another order than {own}")
+        if self._outside.prepared:
+            self._broken(3, f"prepared for ever: {sorted(self._outside.prepared)}")
+
+    def _out(self, uid: str) -> list[list[str]]:
+        """What a stage gives out: a sequence for each way that leads to it from a source."""
+        reads, _ = self._shape[uid]
+        if not reads:
+            return [[f"{uid}{k}" for k in range(self._rows)]]
+        return [[f"{uid}.{row}" for row in way] for producer in reads for way in self._out(producer)]
+
+    def _streams(self, uid: str) -> dict[str, list[str]]:
+        return {str(i): way for i, way in enumerate(self._out(uid))} if self._shape[uid][1] else {}
+
+    def _expected(self) -> list[str]:
+        return [row for uid in self._shape for way in self._streams(uid).values() for row in way]

@@ -1,0 +1,41 @@
+"""The Spark host under simulated schedules. A longer run: `python -m tests.hostsim --runs 100000`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostsim.plans import plan_of, shrink
+from tests.hostsim.world import SHAPES, Break, Fault, Plan, run
+
+RUNS = 40
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_whatever_breaks_when_the_laws_hold(part: int, pytestconfig: pytest.Config) -> None:
+    """The seed is that of the run, if it has one: `--hypothesis-seed`."""
+    given = pytestconfig.getoption("hypothesis_seed", None)
+    seed = int(given) if str(given).isdecimal() else 1
+    for number in range(part * RUNS // 4, (part + 1) * RUNS // 4):
+        plan = plan_of(seed, number)
+        assert not run(plan).violation, f"python -m tests.hostsim --seed {seed} --first {number} --runs 1\n{plan}"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_job_without_faults_comes_to_its_end_with_one_driver(shape: str) -> None:
+    outcome = run(Plan(3, shape=shape))
+    assert not outcome.violation
+    assert (outcome.drivers, outcome.snapshots > 1) == (1, True)
+
+
+def test_the_same_plan_gives_the_same_trace() -> None:
+    plan = Plan(5, shape="join", faults=(Fault(300, Break.KILL), Fault(700, Break.POWER)))
+    first, second = run(plan, trace=True), run(plan, trace=True)
+    assert first.trace == second.trace
+    assert first.drivers > 1
+    assert run(Plan(6, shape="join"), trace=True).trace != first.trace
+
+
+def test_a_plan_that_fails_shrinks_to_what_it_fails_of() -> None:
+    faults = tuple(Fault(step, what) for step, what in ((10, Break.SINK), (20, Break.KILL), (30, Break.STOP)))
+    small = shrink(Plan(1, shape="diamond", rows=8, faults=faults), lambda p: faults[1] in p.faults)
+    assert (small.faults, small.shape, small.rows) == ((faults[1],), "line", 1)
