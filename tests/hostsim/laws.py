@@ -12,12 +12,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from strobe.hosts.spark.channel.log import ChannelLog
+from strobe.hosts.spark.channel.log import LOG, ChannelLog, entry_name
 from strobe.hosts.spark.commit.ledger import named_handles
-from strobe.model.errors import Damaged
+from strobe.model.errors import Damaged, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 from strobe.store.codec import decode
 from strobe.store.layout import MANIFEST, JobLayout
@@ -31,6 +33,7 @@ from tests.hostsim.spark import State, read_rows, state_of
 
 __all__ = ["Laws"]
 
+_INCARNATION = re.compile(rb'"strobe.incarnation":(\d+)')
 _SHARED = ("incarnation.json", "ledger.json", MANIFEST)  # what drivers write by giving a file its name
 
 
@@ -88,16 +91,28 @@ class Laws:
                 self._broken(4, f"snapshot {manifest.snapshot} is visible, and its {where} is not durable")
         for channel, record in manifest.channels.items():
             self._check_durable_channel(manifest, channel, record.barrier)
+        self._check_durable_memory(manifest)
 
     def _check_durable_channel(self, manifest: Manifest, channel: ChannelId, barrier: int | None) -> None:
         place = self._home / self._layout.channel(NodeId(channel))
-        log = ChannelLog(place)
         first = min(f.after for f in manifest.channels[channel].in_flight.values())
-        for commit in log.history(first, barrier or 0):
-            names = [f"_delta_log/{commit.version:020d}.json", *(f.path for f in commit.files)]
-            for name in names:
-                if self._disk.durable(place / name) is None:
-                    self._broken(4, f"snapshot {manifest.snapshot} is visible, and {channel}/{name} is not durable")
+        names = [f.path for c in ChannelLog(place).history(first, barrier or 0) for f in c.files]
+        names += [f"{LOG}/{p.name}" for p in (place / LOG).glob("*.json") if p.name <= entry_name(barrier or 0)]
+        for name in sorted(names):
+            if self._disk.durable(place / name) is None:
+                self._broken(4, f"snapshot {manifest.snapshot} is visible, and {channel}/{name} is not durable")
+
+    def _check_durable_memory(self, manifest: Manifest) -> None:
+        memory = json.loads(self._disk.durable(self._home / self._layout.incarnation) or "{}")
+        if memory.get("snapshot", 0) < manifest.snapshot or memory["incarnation"] < manifest.incarnation:
+            self._broken(7, f"snapshot {manifest.snapshot} is visible, and its id is not taken for good: {memory}")
+        for sink, handles in named_handles(manifest).items():
+            ledger = json.loads(self._disk.durable(self._home / self._layout.ledger(sink)) or "{}")
+            parts = (*ledger.get("entries", ()), *ledger.get("done", ()))
+            known = {part["handle"] for part in parts if part["state"] != "preparing"}
+            for handle in handles:
+                if handle not in known:
+                    self._broken(4, f"snapshot {manifest.snapshot} names {handle}, which no ledger has for good")
 
     def at_commit(self, handle: str) -> None:
         """A part is about to become visible."""
@@ -125,7 +140,21 @@ class Laws:
             if problems:
                 self._broken(5, f"snapshot {snapshot}: {problems[0]}")
                 return
-            self._check_cut(store, store.load(snapshot))
+            try:
+                self._check_cut(store, store.load(snapshot))
+            except (StrobeError, OSError) as error:
+                self._broken(5, f"what snapshot {snapshot} needs of a channel is gone: {error}")
+        self._check_fences()
+
+    def _check_fences(self) -> None:
+        for channel in self._shape:
+            newest = 0
+            for path in sorted((self._home / self._layout.channel(NodeId(channel)) / LOG).glob("*.json")):
+                found = _INCARNATION.search(path.read_bytes())
+                number = newest if found is None else int(found[1])
+                if number < newest:
+                    self._broken(7, f"{path.name} of channel {channel} is by incarnation {number}, after {newest}")
+                newest = number
 
     def _check_cut(self, store: SnapshotStore, manifest: Manifest) -> None:
         states: dict[str, State] = {}

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from strobe.hosts.spark.crash_points import POINTS
 from tests.hostsim.world import SHAPES, Break, Fault, Plan
 
 __all__ = ["plan_of", "shrink"]
@@ -14,6 +15,7 @@ _KINDS = (
     (Break.KILL, 6), (Break.POWER, 4), (Break.SUSPEND, 4), (Break.RIVAL, 2), (Break.ROOM, 2), (Break.DISK, 1),
     (Break.SINK, 2), (Break.STOP, 1),
 )  # fmt: skip
+_PLACES = (*(f"[{name}" for name in POINTS), "link", "rename", "fsync", "unlink", "sink: commit", "sink: prepare")
 _SPAN = 1200  # steps within which faults come; a job without any takes about 700
 
 
@@ -23,7 +25,8 @@ def plan_of(seed: int, number: int) -> Plan:
     kinds, weights = zip(*_KINDS, strict=True)
     faults = []
     for kind in dice.choices(kinds, weights, k=count):
-        faults.append(Fault(dice.randrange(1, _SPAN), kind, _size(dice, kind)))
+        at = dice.choice(_PLACES) if dice.random() < 0.4 else ""
+        faults.append(Fault(dice.randrange(1, _SPAN // 2 if at else _SPAN), kind, _size(dice, kind), at))
     return Plan(
         seed=dice.randrange(2**31),
         shape=dice.choice(("line", "line", "line", *SHAPES)),

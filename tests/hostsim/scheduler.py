@@ -124,7 +124,7 @@ class Scheduler:
         self.now += _TICK
         if self.trace is not None:
             self.trace.append(f"{self.steps:6d} {self.now - EPOCH:9.4f} {task.process.name}/{task.name}: {what}")
-        self.at_step(self.steps, what)
+        self.at_step(self.steps, f"{task.name}: {what}")
         if task.process.dead:
             raise Killed
 

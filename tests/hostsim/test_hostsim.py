@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from tests.hostsim.mutants import MUTANTS
 from tests.hostsim.plans import plan_of, shrink
 from tests.hostsim.world import SHAPES, Break, Fault, Plan, run
 
 RUNS = 40
+_TRIES = 20  # most mutants are caught by the first
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -25,6 +29,16 @@ def test_a_job_without_faults_comes_to_its_end_with_one_driver(shape: str) -> No
     outcome = run(Plan(3, shape=shape))
     assert not outcome.violation
     assert (outcome.drivers, outcome.snapshots > 1) == (1, True)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_host_that_breaks_a_rule_is_caught(name: str) -> None:
+    mutant, faults = MUTANTS[name]
+    assert not run(Plan(0, faults=faults)).violation
+    with contextlib.ExitStack() as broken:
+        for replacement in mutant():
+            broken.enter_context(replacement)
+        assert any(run(Plan(seed, faults=faults)).violation for seed in range(_TRIES))
 
 
 def test_the_same_plan_gives_the_same_trace() -> None:

@@ -554,6 +554,26 @@ def test_a_log_with_a_gap_is_damaged_and_nothing_follows_what_was_lost(open_writ
     assert through(ChannelLog(path)) == [1, 20]
 
 
+def test_entries_that_were_moved_aside_do_not_come_back(
+    open_writer: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would follow what the restore has written since, after the next loss of power."""
+    writer = open_writer()
+    good, torn = written(writer, 0, 1).version, written(writer, 1, 2).version
+    (path / LOG / entry_name(torn)).write_bytes(b"")
+    there: list[list[str]] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(path / LOG):
+            there.append(sorted(os.listdir(path / LOG)))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    open_writer(2, timeline=2, cut_to=good)
+    assert there[0][-1] == entry_name(good)
+
+
 def test_a_restore_can_be_planned_from_a_log_that_is_torn_behind_the_cut(open_writer: Open, path: Path) -> None:
     writer = open_writer()
     good, torn = written(writer, 0, 1).version, written(writer, 1, 2).version

@@ -257,6 +257,22 @@ def test_a_takeover_goes_on_with_links_to_what_the_silent_driver_had(claim: Clai
     assert "commits/1" not in files(new)
 
 
+def test_what_was_taken_over_is_durable_before_the_old_copy_goes(claim: Claim, synced: list[str]) -> None:
+    """A restore's copy may be all that a stage has."""
+    first = claim()
+    old = stage_checkpoint(first, UID)
+    (old / "offsets").mkdir(parents=True)
+    (old / "offsets" / "0").write_text("x")
+    fall_silent(first)
+    second = claim()
+    synced.clear()
+    adopt_checkpoints(second, (UID,))
+    new = stage_checkpoint(second, UID)
+    assert not old.exists()
+    assert {str(new.parent), str(new.parent.parent), str(new.parent.parent.parent)} <= set(synced)
+    assert str(new.with_name(f".{new.name}") / "offsets") in synced
+
+
 def test_what_was_taken_over_does_not_stay_on_the_disk_twice(claim: Claim) -> None:
     first = claim()
     write(stage_checkpoint(first, UID), "metadata", "offsets/0")

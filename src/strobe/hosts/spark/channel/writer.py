@@ -433,6 +433,8 @@ class ChannelWriter:
             if entry.name >= entry_name(torn):
                 aside.mkdir(parents=True, exist_ok=True)
                 entry.rename(aside / entry.name)
+        if aside.is_dir():
+            fsync(self.path / LOG)  # one that came back would follow entries that are newer than it
 
 
 def _first_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ from strobe.store.manifest import NOTHING
 
 __all__ = [
     "adopt_checkpoints", "channel_positions", "link_checkpoint", "note_starts", "relocate_state", "stage_checkpoint",
-    "start_positions", "sync_tree",
+    "start_positions", "sync_above", "sync_tree",
 ]  # fmt: skip
 
 _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
@@ -85,9 +85,10 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
             shutil.rmtree(unfinished, ignore_errors=True)
             link_checkpoint(old, unfinished)
             relocate_state(unfinished, new)
+            _sync_names(unfinished)
             unfinished.rename(new)
-            fsync(new.parent)
-            _forget_older(home, uid)
+            sync_above(new, home.home)
+            _forget_older(home, uid)  # only now: what is linked may be all that a restore has left
         except OSError as error:
             raise Failed(
                 f"The checkpoint of stage {uid!r} could not be taken over: {error.strerror or error}.",
@@ -113,13 +114,26 @@ def relocate_state(checkpoint: Path, place: Path | None = None) -> None:
             write_durably(path, moved)
 
 
-def sync_tree(root: Path) -> None:
-    """Make every file below `root`, and their names, durable."""
+def sync_tree(root: Path, upto: Path) -> None:
+    """Make every file below `root`, and the names that lead to them from `upto`, durable."""
     for directory, _, names in os.walk(root):
         for name in names:
             fsync(Path(directory, name))
         fsync(Path(directory))
-    fsync(root.parent)
+    sync_above(root, upto)
+
+
+def sync_above(path: Path, upto: Path) -> None:
+    """Make the names durable that lead to `path` from the directory `upto`: who made them may not have."""
+    for above in path.parents:
+        fsync(above)
+        if above == upto:
+            return
+
+
+def _sync_names(root: Path) -> None:
+    for directory, _, _ in os.walk(root):
+        fsync(Path(directory))
 
 
 def link_checkpoint(old: Path, new: Path) -> None:

@@ -169,7 +169,7 @@ def _rewrite(
             if uid in changes:
                 final_batch.drop_refused(new, written=-1)
                 repartition(spark, new, uid, *changes[uid])
-            sync_tree(new)
+            sync_tree(new, home.home)
         except OSError as error:
             raise Failed(
                 f"The state of stage {uid!r} could not be rewritten: {error.strerror or error}.",

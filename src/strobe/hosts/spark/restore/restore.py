@@ -177,7 +177,7 @@ class _Restore:
             if stage.partitions is not None:
                 repartition(self.spark, place, stage.uid, *stage.partitions)
                 crash_points.point("restore.repartitioned", stage.uid)
-            sync_tree(place)
+            sync_tree(place, self.home.home)
         except OSError as error:
             raise Failed(
                 f"The checkpoint of stage {stage.uid!r} could not be laid out: {error.filename}: {error.strerror}.",
