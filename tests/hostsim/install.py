@@ -27,6 +27,8 @@ from strobe.hosts.spark.restore import resume
 from strobe.hosts.spark.stage import runner as stage_runner
 from strobe.hosts.spark.stage.assemble import DraftStage
 from strobe.hosts.spark.stage.inbox import Question
+from strobe.store import s3
+from tests.hostsim.bucket import Bucket
 from tests.hostsim.disk import Disk
 from tests.hostsim.scheduler import Killed, Scheduler
 from tests.hostsim.spark import Frame, NoWatermarks, PlayedRunner, Table, read_rows, write_files, write_parquet
@@ -38,8 +40,11 @@ _HOST = ("strobe.store", "strobe.hosts.spark", "strobe.hosts.shared")
 
 
 @contextlib.contextmanager
-def installed(scheduler: Scheduler, disk: Disk, supply: Callable[[str], tuple[int, bool]]) -> Iterator[None]:
+def installed(
+    scheduler: Scheduler, disk: Disk, bucket: Bucket, supply: Callable[[str], tuple[int, bool]]
+) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(s3, "_client", bucket.client))
         for target, name, value in (*_threads(scheduler), *_clock(scheduler), *_spark(scheduler, supply)):
             stack.enter_context(mock.patch.object(target, name, value))
         stack.enter_context(mock.patch.dict(os.environ))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from strobe.hosts.spark.channel.log import LOG, ChannelLog, entry_name
@@ -26,6 +26,7 @@ from strobe.store.layout import MANIFEST, JobLayout
 from strobe.store.manifest import NOTHING, Manifest
 from strobe.store.places import checkpoints_of
 from strobe.store.snapshots import SnapshotStore
+from tests.hostsim.bucket import Bucket
 from tests.hostsim.disk import Disk
 from tests.hostsim.scheduler import Scheduler
 from tests.hostsim.sink import Outside
@@ -47,11 +48,12 @@ class Laws:
         shape: Mapping[str, tuple[tuple[str, ...], bool]],
         rows: int,
         disk: Disk,
+        bucket: Bucket | None,
         outside: Outside,
         scheduler: Scheduler,
     ) -> None:
         self._home, self._job, self._shape, self._rows = home, job, shape, rows
-        self._disk, self._outside = disk, outside
+        self._disk, self._bucket, self._outside = disk, bucket, outside
         self._layout = JobLayout(job)
         self.began = scheduler.now
         self.found: list[str] = []
@@ -93,6 +95,17 @@ class Laws:
             self._check_durable_channel(manifest, channel, record.barrier)
         self._check_durable_memory(manifest)
 
+    def at_put(self, key: str, data: bytes) -> None:
+        """Something is in the bucket, for good. What an epoch holds that was left does not count."""
+        if self._bucket is None or not key.endswith(f"/{MANIFEST}") or not data.startswith(b"{"):
+            return
+        manifest, layout = decode(data), JobLayout(self._job, self._layout.epoch_in(key) or 0)
+        self.completed.setdefault(manifest.snapshot, "")
+        held = {name.partition("/")[2] for name in self._bucket.objects}
+        for where, ref in manifest.blobs():
+            if layout.blob(ref.sha256) not in held:
+                self._broken(4, f"snapshot {manifest.snapshot} is in the bucket, and its {where} is not")
+
     def _check_durable_channel(self, manifest: Manifest, channel: ChannelId, barrier: int | None) -> None:
         place = self._home / self._layout.channel(NodeId(channel))
         first = min(f.after for f in manifest.channels[channel].in_flight.values())
@@ -116,11 +129,23 @@ class Laws:
 
     def at_commit(self, handle: str) -> None:
         """A part is about to become visible."""
-        for path in (self._home / self._layout.manifests).glob(f"*/{MANIFEST}"):
-            data = self._disk.durable(path)
-            if data is not None and any(handle in named for named in named_handles(decode(data)).values()):
+        for data in self._manifests():
+            if any(handle in named for named in named_handles(decode(data)).values()):
                 return
         self._broken(4, f"{handle} became visible, and no snapshot that is there for good names it")
+
+    def _manifests(self) -> Iterator[bytes]:
+        """Those that no loss of power can take."""
+        if self._bucket is not None:
+            objects = {name.partition("/")[2]: found.data for name, found in self._bucket.objects.items()}
+            epochs = [epoch for key in objects if (epoch := self._layout.epoch_of(key)) is not None]
+            layout = JobLayout(self._job, max(epochs, default=0))
+            yield from (d for key, d in objects.items() if layout.snapshot_of(key) is not None and d.startswith(b"{"))
+            return
+        for path in (self._home / self._layout.manifests).glob(f"*/{MANIFEST}"):
+            data = self._disk.durable(path)
+            if data is not None:
+                yield data
 
     # ── when a driver has gone ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,7 +209,8 @@ class Laws:
 
     # ── when the job has ended ──────────────────────────────────────────────────────────────────────────────────────
 
-    def at_end(self) -> None:
+    def at_end(self, *, quiet: bool) -> None:
+        """`quiet`: nothing was done to the job."""
         self.at_rest()
         expected = self._expected()
         rows = self._outside.rows
@@ -197,7 +223,7 @@ class Laws:
                 got = [row for row in rows if row in set(own)]
                 if got != own and not (twice or lost):
                     self._broken(3, f"{uid} gave out {got} of {producer}, in another order than {own}")
-        if self._outside.prepared:
+        if quiet and self._outside.prepared:  # else some may be nobody's, until the next start sweeps them
             self._broken(3, f"prepared for ever: {sorted(self._outside.prepared)}")
 
     def _out(self, uid: str) -> list[list[str]]:

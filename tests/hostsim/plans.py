@@ -13,16 +13,28 @@ __all__ = ["plan_of", "shrink"]
 
 _KINDS = (
     (Break.KILL, 6), (Break.POWER, 4), (Break.SUSPEND, 4), (Break.RIVAL, 2), (Break.ROOM, 2), (Break.DISK, 1),
-    (Break.SINK, 2), (Break.STOP, 1),
+    (Break.SINK, 2), (Break.STOP, 1), (Break.BUCKET, 2), (Break.LATE, 2),
 )  # fmt: skip
-_PLACES = (*(f"[{name}" for name in POINTS), "link", "rename", "fsync", "unlink", "sink: commit", "sink: prepare")
+_PLACES = (
+    *(f"[{name}" for name in POINTS),
+    "link",
+    "rename",
+    "fsync",
+    "unlink",
+    "sink: commit",
+    "sink: prepare",
+    "manifest.json",
+    "bucket: put",
+    "bucket: copy",
+)
 _SPAN = 1200  # steps within which faults come; a job without any takes about 700
 
 
 def plan_of(seed: int, number: int) -> Plan:
     dice = random.Random(seed * 1_000_003 + number)
     count = dice.choice((0, 1, 1, 1, 2, 2, 3, 4))
-    kinds, weights = zip(*_KINDS, strict=True)
+    bucket = dice.random() < 0.25
+    kinds, weights = zip(*(k for k in _KINDS if bucket or k[0] not in (Break.BUCKET, Break.LATE)), strict=True)
     faults = []
     for kind in dice.choices(kinds, weights, k=count):
         at = dice.choice(_PLACES) if dice.random() < 0.4 else ""
@@ -30,6 +42,7 @@ def plan_of(seed: int, number: int) -> Plan:
     return Plan(
         seed=dice.randrange(2**31),
         shape=dice.choice(("line", "line", "line", *SHAPES)),
+        bucket=bucket,
         mode=dice.choice(("aligned", "aligned", "unaligned", "aligned-with-timeout")),
         rows=dice.choice((3, 5, 8)),
         retained=dice.choice((1, 1, 2)),
@@ -59,6 +72,8 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
 def _smaller(plan: Plan) -> Iterator[Plan]:
     for i in range(len(plan.faults)):
         yield replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :])
+    if plan.bucket:
+        yield replace(plan, bucket=False)
     if plan.shape != "line":
         yield replace(plan, shape="line")
     if plan.rows > 1:

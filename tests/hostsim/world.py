@@ -24,6 +24,7 @@ from strobe.hosts.spark.job.job import Job, JobState
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Fenced, Misuse, StrobeError
 from strobe.store.holding import LEASE
+from tests.hostsim.bucket import Bucket
 from tests.hostsim.disk import Disk
 from tests.hostsim.install import installed
 from tests.hostsim.laws import Laws
@@ -56,6 +57,8 @@ class Break(Enum):
     DISK = "the disk has errors"
     SINK = "the system behind the sink does not answer"
     STOP = "the job is stopped in an orderly way"
+    BUCKET = "requests to the bucket fail"
+    LATE = "a put to the bucket is given up, and carried out later"
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Fault:
 class Plan:
     seed: int
     shape: str = "line"
+    bucket: bool = False  # whether checkpoints go there
     mode: str = "aligned"
     rows: int = 8
     retained: int = 1
@@ -125,6 +129,7 @@ class _World:
         self.scheduler.trace = [] if trace else None
         self.scheduler.at_step = self._at_step
         self.disk = Disk(self.scheduler, root)
+        self.bucket = Bucket(self.scheduler)
         self.outside = Outside(self.scheduler)
         self.faults = sorted(plan.faults, key=lambda f: f.step)
         self.drivers: list[_Driver] = []
@@ -133,19 +138,23 @@ class _World:
         self.power_failures = 0
         self.resumed: list[tuple[int, Process]] = []  # who goes on at which step
         self.stopping: set[Process] = set()
-        self.laws = Laws(self.home, JOB, SHAPES[plan.shape], plan.rows, self.disk, self.outside, self.scheduler)
+        self.laws = Laws(
+            self.home, JOB, SHAPES[plan.shape], plan.rows, self.disk, self.bucket if plan.bucket else None,
+            self.outside, self.scheduler,
+        )  # fmt: skip
         self.disk.on_named = self._named
+        self.bucket.on_put = self.laws.at_put
         self.outside.on_commit = self.laws.at_commit
 
     def run(self) -> Outcome:
         logging.disable(logging.CRITICAL)
         outcome = Outcome(self.plan)
         try:
-            with installed(self.scheduler, self.disk, self._supply):
+            with installed(self.scheduler, self.disk, self.bucket, self._supply):
                 try:
                     self.scheduler.start(Process("world"), "supervisor", self._supervise)
                     self.scheduler.run(self._is_over, steps=STEPS)
-                    self.laws.at_end()
+                    self.laws.at_end(quiet=not self.plan.faults)
                 except Stuck as error:
                     self.laws.found.append(f"law 2: {error}")
                 except Exception:
@@ -222,7 +231,7 @@ class _World:
     @property
     def refused(self) -> int:
         """How often disk and outside world have refused something."""
-        return self.disk.refused + self.outside.refused
+        return self.disk.refused + self.outside.refused + self.bucket.refused
 
     def _begin_again(self, why: str) -> None:
         """There is no snapshot, and Spark's own files are damaged: a new job, if nobody has seen anything of it."""
@@ -231,6 +240,7 @@ class _World:
         for path in self.home.iterdir():
             shutil.rmtree(path)
         self.outside.prepared.clear()
+        self.bucket.objects.clear()
         self.laws.begin_again()
 
     def _start(self, *, restore: bool = False) -> _Driver:
@@ -260,7 +270,7 @@ class _World:
         plan = self.plan
         config = strobe.CheckpointConfig(
             interval=plan.interval, timeout=20.0, tolerable_failures=10**6, retained=plan.retained, mode=plan.mode,
-            max_concurrent=plan.concurrent, alignment_timeout=0.05,
+            max_concurrent=plan.concurrent, alignment_timeout=0.05, store="s3://bucket/jobs" if plan.bucket else None,
         )  # fmt: skip
         restart = strobe.RestartPolicy(attempts=6, first_pause=0.05, longest_pause=0.5)
         pipeline = strobe.Pipeline(JOB, checkpoint=config, restart=restart)
@@ -272,6 +282,7 @@ class _World:
     # ── faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _at_step(self, step: int, what: str) -> None:
+        self.bucket.at_step(step)
         for at, process in [r for r in self.resumed if r[0] <= step]:
             self.resumed.remove((at, process))
             process.suspended = False
@@ -300,6 +311,10 @@ class _World:
             case Break.ROOM | Break.DISK:
                 self.disk.refusals = fault.size
                 self.disk.error = errno.ENOSPC if fault.what is Break.ROOM else errno.EIO
+            case Break.BUCKET:
+                self.bucket.refusals = fault.size
+            case Break.LATE:
+                self.bucket.lateness = 10 * fault.size
             case Break.SINK:
                 self.outside.refusals = fault.size
 
