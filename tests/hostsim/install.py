@@ -25,7 +25,8 @@ from strobe.hosts.spark.job import job as job_module
 from strobe.hosts.spark.job.observer import JobObserver
 from strobe.hosts.spark.restore import resume
 from strobe.hosts.spark.stage import runner as stage_runner
-from strobe.hosts.spark.stage.assemble import DraftStage
+from strobe.hosts.spark.stage import writing as stage_writing
+from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage
 from strobe.hosts.spark.stage.inbox import Question
 from strobe.store import s3
 from tests.hostsim.bucket import Bucket
@@ -60,6 +61,8 @@ def _threads(scheduler: Scheduler) -> Iterator[_Replacement]:
         "threading": threading_module(scheduler),
         "queue": queue_module(scheduler),
         "ThreadPoolExecutor": partial(Pool, scheduler),
+        # What is to be done when an object goes is done when the host says so, and never for a process that was killed.
+        "weakref": SimpleNamespace(finalize=lambda of, act, *args: partial(act, *args)),
     }
     for module in [m for n, m in list(sys.modules.items()) if n.startswith(_HOST)]:
         for name, value in names.items():
@@ -111,8 +114,9 @@ def _spark(scheduler: Scheduler, supply: Callable[[str], tuple[int, bool]]) -> I
     yield job_module, "reads_source", lambda description: False
     yield JobObserver, "start", lambda self, *args: None
     yield JobObserver, "stop", lambda self: None
+    yield AssembledStage, "never_rests", False
     yield resume, "describe_stage", describe
-    yield stage_runner, "write_files", write_files
+    yield stage_writing, "write_files", write_files
     yield stage_runner, "WatermarkKeeper", NoWatermarks
     yield staging, "write_parquet", write_parquet
     yield staging, "pq", SimpleNamespace(read_metadata=lambda f: SimpleNamespace(num_rows=len(read_rows(f))))

@@ -138,7 +138,7 @@ def _memory_is_not_synced() -> list[Any]:
 
 
 def _names_above_the_memory_are_not_synced() -> list[Any]:
-    return [_replace(job_home, "_sync_directory", _nothing)]
+    return [_replace(job_home, "fsync", _nothing)]
 
 
 def _a_restored_stage_is_not_synced() -> list[Any]:

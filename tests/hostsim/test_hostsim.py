@@ -10,8 +10,8 @@ from tests.hostsim.mutants import MUTANTS
 from tests.hostsim.plans import plan_of, shrink
 from tests.hostsim.world import SHAPES, Break, Fault, Plan, run
 
-RUNS = 40
-_TRIES = 20  # most mutants are caught by the first
+RUNS = 24
+_TRIES = 40  # most mutants are caught by the first
 
 
 @pytest.mark.parametrize("part", range(4))
