@@ -315,7 +315,7 @@ class _FileBatch:
         on_point("store.file.synced")
         with store._lock:
             to_sync, made = set(self._seen), {store._path(key).parent for key in self._waiting}
-            for directory in made | self._seen:
+            for directory in sorted(made | self._seen):
                 to_sync |= store._make_directory(directory)
             prunes = store._prunes
             for key, temporary in self._waiting.items():
