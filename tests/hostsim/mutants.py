@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,6 +169,13 @@ def _memory_is_written_without_a_fence() -> list[Any]:
     return [_replace(JobHome, "_write", write), _replace(JobHome, "check_owner", _nothing)]
 
 
+def _leftovers_are_swept_without_a_fence() -> list[Any]:
+    def discard(self: JobHome, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    return [_replace(JobHome, "discard", discard)]
+
+
 def _no_fence_in_channels() -> list[Any]:
     return [_replace(ChannelWriter, "_check_fence", _nothing)]
 
@@ -269,6 +277,10 @@ MUTANTS: dict[str, tuple[Mutant, tuple[Fault, ...]]] = {
     ),
     "the job's memory is written without a fence": (
         _memory_is_written_without_a_fence, _at(Break.SUSPEND, "[snapshot.triggered", size=_ZOMBIE),
+    ),
+    "leftovers are swept without a fence": (
+        _leftovers_are_swept_without_a_fence,
+        (*_at(Break.KILL, "[commit.settled]"), *_at(Break.SUSPEND, "main: fsync /home/jobs/job/snapshots/", size=_ZOMBIE)),
     ),
     "channels have no fence": (
         _no_fence_in_channels, _at(Break.SUSPEND, "[snapshot.state-recorded@a]", size=_ZOMBIE),

@@ -14,6 +14,7 @@ import pytest
 from strobe.hosts.spark.checkpoint.stage_files import adopt_checkpoints, stage_checkpoint
 from strobe.hosts.spark.home import job_home as home_module
 from strobe.hosts.spark.home.job_home import JobHome, read_runtime
+from strobe.hosts.spark.restore.restore import sweep_leftovers
 from strobe.model.errors import Fenced, Misuse
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.store import holding
@@ -271,6 +272,18 @@ def test_what_was_taken_over_is_durable_before_the_old_copy_goes(claim: Claim, s
     assert not old.exists()
     assert {str(new.parent), str(new.parent.parent), str(new.parent.parent.parent)} <= set(synced)
     assert str(new.with_name(f".{new.name}") / "offsets") in synced
+
+
+def test_a_driver_that_was_given_up_sweeps_away_nothing_of_its_successor(claim: Claim) -> None:
+    """It stood still in its start, before it swept what a restore that died had laid out."""
+    first = claim()
+    stage_checkpoint(first, UID).mkdir(parents=True)
+    fall_silent(first)
+    second = claim()
+    adopt_checkpoints(second, (UID,))
+    with pytest.raises(Fenced):
+        sweep_leftovers(first)
+    assert stage_checkpoint(second, UID).is_dir()
 
 
 def test_what_was_taken_over_does_not_stay_on_the_disk_twice(claim: Claim) -> None:

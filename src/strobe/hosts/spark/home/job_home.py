@@ -129,14 +129,17 @@ class JobHome:
             self._write(key, value, durable=True)
 
     def discard(self, path: Path) -> None:
-        """Delete a directory of the job, if there is one; Fenced if this is no longer the job's driver."""
+        """Delete a directory or a file of the job, if there is one; Fenced if this is no longer the job's driver."""
         doomed = self._own / f"gone-{os.urandom(8).hex()}"
         try:
             os.rename(path, doomed)
         except FileNotFoundError:
             self.check_owner()
             return
-        shutil.rmtree(doomed, ignore_errors=True)
+        if doomed.is_dir():
+            shutil.rmtree(doomed, ignore_errors=True)
+        else:
+            doomed.unlink(missing_ok=True)
 
     def peek(self) -> None:
         """Read the job's memory without becoming its driver: for a plan that touches nothing."""

@@ -238,7 +238,7 @@ def _refill(plan: ChannelPlan, writer: ChannelWriter, aside: Path) -> Renumberin
 def sweep_aside(home: JobHome) -> None:
     """Content that a restore had laid aside when it died."""
     for left in home.path(home.layout.root).glob(f"channels/*/{_ASIDE}*"):
-        shutil.rmtree(left, ignore_errors=True)
+        home.discard(left)
 
 
 def _aside(home: JobHome, name: ChannelId, timeline: Timeline) -> Path:

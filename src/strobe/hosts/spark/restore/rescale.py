@@ -9,7 +9,6 @@ a crash before it leaves the job as it was.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -160,7 +159,7 @@ def _rewrite(
     for uid in dict.fromkeys((*changes, *sources)):
         new = stage_checkpoint(home, uid, generation)
         try:
-            shutil.rmtree(new.parent, ignore_errors=True)
+            home.discard(new.parent)
             link_checkpoint(stage_checkpoint(home, uid), new)
             relocate_state(new)
             crash_points.point("rescale.copied", uid)

@@ -9,7 +9,6 @@ What is visible already cannot be undone by this; whether the sink can be taken 
 
 from __future__ import annotations
 
-import shutil
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -256,4 +255,4 @@ def sweep_staging(home: JobHome) -> None:
         current = home.path(home.layout.staging(name, home.memory.timeline))
         for path in current.parent.glob("t*") if not ledger.entries else ():
             if path != current:
-                shutil.rmtree(path, ignore_errors=True)
+                home.discard(path)
