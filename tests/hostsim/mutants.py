@@ -280,7 +280,10 @@ MUTANTS: dict[str, tuple[Mutant, tuple[Fault, ...]]] = {
     ),
     "leftovers are swept without a fence": (
         _leftovers_are_swept_without_a_fence,
-        (*_at(Break.KILL, "[commit.settled]"), *_at(Break.SUSPEND, "main: fsync /home/jobs/job/snapshots/", size=_ZOMBIE)),
+        (
+            *_at(Break.KILL, "[commit.settled]"),
+            *_at(Break.SUSPEND, "main: fsync /strobe-home/jobs/job/snapshots/chk", size=_ZOMBIE),
+        ),
     ),
     "channels have no fence": (
         _no_fence_in_channels, _at(Break.SUSPEND, "[snapshot.state-recorded@a]", size=_ZOMBIE),

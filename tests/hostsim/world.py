@@ -124,7 +124,7 @@ def run(plan: Plan, root: Path | None = None, *, trace: bool = False) -> Outcome
 class _World:
     def __init__(self, plan: Plan, root: Path, *, trace: bool) -> None:
         self.plan = plan
-        self.home = root / "home"
+        self.home = root / "strobe-home"
         self.base = root / "base"
         self.base.mkdir()
         self.home.mkdir()
