@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from strobe.cli.bisect_replay import Replaying, replay_options
 from strobe.cli.checks import invariants_from, verdict_json
 from strobe.cli.diff import show_diff
 from strobe.cli.jobs import check_known
@@ -35,6 +36,7 @@ _KNOWN = (Outcome.HOLDS, Outcome.VIOLATED)
         ("strobe bisect ledger --invariant 'no money is made'", "from the verdicts that are noted"),
         ("strobe bisect ledger --invariant 'no money is made' -f pipeline.py", "others are asked where need be"),
         ("strobe bisect ledger --sql 'from state.balances where balance < 0'", "a question that nobody had asked"),
+        ("strobe bisect ledger --invariant 'no money is made' --replay", "to the batch, and the rows that it read"),
     ),
 )
 @click.argument("job")
@@ -49,6 +51,7 @@ _KNOWN = (Outcome.HOLDS, Outcome.VIOLATED)
 @click.option("--again", is_flag=True, help="Use no noted verdicts: the invariant has changed since.")
 @click.option("--memory", default="1GB", show_default=True, help="What a query may use.")
 @click.option("--timeout", type=float, metavar="S", help="Seconds that a query may take.")
+@replay_options
 @common_options
 def bisect_command(
     job: str,
@@ -60,20 +63,34 @@ def bisect_command(
     again: bool,
     memory: str,
     timeout: float | None,
+    replaying: Replaying | None,
     session: Session,
 ) -> int:
     """Find the checkpoint at which an invariant broke, among those that JOB retains, and show what differs between it
     and the last good one.
 
-    Few are asked: what is broken is taken to stay broken. Verdicts that the job has noted are not asked for again. The
-    exit code is 0 if the place was found, 1 if it is not among what is retained (the invariant holds there, or it was
-    broken already), or if it cannot be evaluated.
+    Few are asked: what is broken is taken to stay broken. Verdicts that the job has noted are not asked for again.
+
+    With --replay go on from the last good one in a scratch fork, a batch at a time, to the first batch that breaks it,
+    and show the rows that it read. Sinks discard there; the job, which may be running, its channels and its tables are
+    left alone.
+
+    The exit code is 0 if the place was found, 1 if it is not among what is retained (the invariant holds there, or it
+    was broken already), or if it cannot be evaluated.
     """
     check_known(session, job)
+    pipeline = None if replaying is None else replaying.load(session, job, file)
     invariant = _invariant(name, file, query)
+    if invariant is None and pipeline is not None:
+        invariant = next((each for each in pipeline.invariants if each.name == name), None)
     named = invariant.name if invariant is not None else str(name)
     noted = {} if again or query is not None or (file or "").endswith(".sql") else _noted(session, job, named)
-    if invariant is None and not noted:
+    if invariant is None and (replaying is not None or not noted):
+        if replaying is not None:
+            raise Misuse(
+                f"The pipeline of job {job!r} has no invariant {named!r}, which a replay would ask after each batch.",
+                next="Say where it is declared: -f invariants.sql, or --sql QUERY.",
+            )
         raise Misuse(
             f"No verdict on an invariant {named!r} of job {job!r} is noted.",
             next="Say where it is declared: -f pipeline.py, -f invariants.sql, or --sql QUERY.",
@@ -82,7 +99,9 @@ def bisect_command(
 
     asking = _Asking(session, job, invariant, noted, memory, timeout)
     found = find_break(_range(session, job, noted, good, bad), asking)
-    return _answer(session, job, named, found, asking, memory)
+    if replaying is None or found.good is None or found.bad is None or invariant is None or pipeline is None:
+        return _answer(session, job, named, found, asking, memory)
+    return replaying.run(session, pipeline, invariant, found.good, found.bad, memory=memory, timeout=timeout)
 
 
 class _Asking:

@@ -137,6 +137,7 @@ class Job:
         self._control: LoopbackServer | None = None
         self._deletes = False  # whether its checkpoints go with it
         self._parts = ExitStack()  # what was started, and how it ends: the newest first
+        self._runner: type[StageRunner] = StageRunner
         self._runners: dict[NodeId, StageRunner] = {}
         self._agents: dict[NodeId, StageAgent] = {}
         self.observer = JobObserver()
@@ -271,7 +272,7 @@ class Job:
         )
         agent = StageAgent(context)
         self._agents[spec.uid] = agent
-        self._runners[spec.uid] = StageRunner(
+        self._runners[spec.uid] = self._runner(
             spec,
             stage.result,
             agent,

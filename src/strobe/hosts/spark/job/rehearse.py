@@ -42,7 +42,7 @@ from strobe.model.ids import NodeId
 from strobe.store.holding import is_held
 from strobe.store.locate import locate
 
-__all__ = ["Rehearsal", "dry_run", "rehearse"]
+__all__ = ["Rehearsal", "dry_run", "in_session", "rehearse"]
 
 _POLL = 0.1
 _PATIENCE = 600.0
@@ -83,7 +83,7 @@ def dry_run(
 ) -> RestorePlan:
     """What `start_job` with the same arguments would do. Changes nothing; the job may be running."""
     place = Path(home or default_home())
-    with _session(pipeline, master, spark) as session:
+    with in_session(pipeline, master, spark) as session:
         plan = _plan(pipeline, restore, place, (base or Path()).absolute(), session)
     if not is_held(place, pipeline.name):
         return plan
@@ -106,7 +106,7 @@ def rehearse(
 ) -> Rehearsal:
     """Restore into a scratch home, run the first batches, and clean up. The job itself may be running meanwhile."""
     place, began = Path(home or default_home()), SYSTEM.monotonic()
-    with _session(pipeline, master, spark) as session:
+    with in_session(pipeline, master, spark) as session:
         plan = _plan(pipeline, restore, place, (base or Path()).absolute(), session)
         if plan.problems:
             return Rehearsal(plan, (), SYSTEM.monotonic() - began, None)
@@ -139,7 +139,8 @@ def _plan(pipeline: Pipeline, restore: RestoreOptions, place: Path, base: Path, 
 
 
 @contextlib.contextmanager
-def _session(pipeline: Pipeline, master: str | None, given: SparkSession | None) -> Iterator[SparkSession]:
+def in_session(pipeline: Pipeline, master: str | None, given: SparkSession | None) -> Iterator[SparkSession]:
+    """The session that was given, or one for this pipeline, which ends with the block."""
     os.environ["JAVA_HOME"] = str(find_java())
     session = given or spark_session(pipeline.name, master or DEFAULT_MASTER, extra=pipeline.conf)
     try:

@@ -371,9 +371,10 @@ class Pipeline:
     def varied(
         self, *, checkpoint: CheckpointConfig, restart: RestartPolicy, stages: Mapping[NodeId, StageSpec]
     ) -> Self:
-        """The same job with other settings and stages."""
+        """The same job with other settings and stages, to be tried: its invariants are not asked."""
         other = copy(self)
         other.checkpoint, other.restart, other._stages = checkpoint, restart, dict(stages)
+        other._invariants = {}
         return other
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from strobe.hosts.spark.snapshot.messages import StageReady, ToAgent
 from strobe.hosts.spark.stage.inbox import (
@@ -48,20 +48,29 @@ class StageAgent:
     # ── called by the stage's runner ────────────────────────────────────────────────────────────────────────────────
 
     def start(
-        self, incarnation: Incarnation, *, written: int = NOTHING, apart: int | None = None, alone: bool = False
+        self,
+        incarnation: Incarnation,
+        *,
+        written: int = NOTHING,
+        apart: int | None = None,
+        reads: Mapping[NodeId, int] | None = None,
+        alone: bool = False,
     ) -> None:
         """Before the stage's query starts. `written` is the last batch of which channel or sinks know. A life `apart`
-        takes part in no snapshot, and runs no batch after that one. `alone`: there will be no query."""
+        takes part in no snapshot, runs no batch after that one, and reads its channels up to `reads`, by default not
+        at all. `alone`: there will be no query."""
         self.stop()
         self.asked.clear()
-        self._life = self._new_life(incarnation, written=written, apart=apart, alone=alone)
+        self._life = self._new_life(incarnation, written=written, apart=apart, reads=reads or {}, alone=alone)
         self._life.start()
         if apart is None:
             self.stage.post(StageReady(self.uid, incarnation))
 
-    def _new_life(self, incarnation: Incarnation, *, written: int, apart: int | None, alone: bool) -> StageLife:
+    def _new_life(
+        self, incarnation: Incarnation, *, written: int, apart: int | None, reads: Mapping[NodeId, int], alone: bool
+    ) -> StageLife:
         return StageLife(
-            self.stage, incarnation, written=written, apart=apart, alone=alone,
+            self.stage, incarnation, written=written, apart=apart, reads=reads, alone=alone,
             broken=self.broken,
         )  # fmt: skip
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
@@ -83,15 +83,17 @@ class StageLife:
         *,
         written: int,
         apart: int | None,
+        reads: Mapping[NodeId, int],
         alone: bool,
         broken: Callable[[Exception], None],
     ) -> None:
-        """`written` is the last batch of which channel or sinks know. A life `apart` takes part in no snapshot, and
-        runs no batch after that one. `alone`: the stage has no query, so nobody else looks at its channels. `broken` is
-        told, from a thread of its own, if the stage can take part in no more snapshots."""
+        """`written` is the last batch of which channel or sinks know. A life `apart` takes part in no snapshot, runs
+        no batch after that one, and reads each channel up to where `reads` says, else not at all. `alone`: the stage
+        has no query, so nobody else looks at its channels. `broken` is told, from a thread of its own, if the stage can
+        take part in no more snapshots."""
         self._stage = stage
         self.incarnation = incarnation
-        self._apart, self._alone, self._broken = apart, alone, broken
+        self._apart, self._reads, self._alone, self._broken = apart, reads, alone, broken
         committed = spark_checkpoint.last_committed(stage.checkpoint)
         logged = spark_checkpoint.last_logged(stage.checkpoint)
         self._finished = NOTHING if committed is None else committed  # the newest whose function has returned
@@ -315,7 +317,7 @@ class StageLife:
             self._asked.clear()
             self._rounds += 1
             self._rest(self._finished)
-            self._ends = self._recorder.plan()
+            self._ends = self._recorder.plan() if self._apart is None else dict(self._reads)
             if self._rounds > 1 and self._stage.hold and self._apart is None and not self._has_rows():
                 self._held = (asked, self._stage.clock.monotonic() + self._stage.hold)
                 return

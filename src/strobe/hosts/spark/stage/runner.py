@@ -35,7 +35,7 @@ from strobe.hosts.spark.stage.settling import Settling
 from strobe.hosts.spark.stage.watermarks import WatermarkKeeper
 from strobe.hosts.spark.stage.writing import BatchWriting
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse, StrobeError
-from strobe.model.ids import Incarnation
+from strobe.model.ids import Incarnation, NodeId
 
 __all__ = ["StageRunner", "StageState"]
 
@@ -242,13 +242,13 @@ class StageRunner:
         self._thread.start()
 
     @contextlib.contextmanager
-    def _life_apart(self, last: int) -> Iterator[StreamingQuery]:
+    def _life_apart(self, last: int, reads: Mapping[NodeId, int]) -> Iterator[StreamingQuery]:
         """The query in a life that takes part in no snapshot, and runs no batch after `last`."""
         self._cause = None
         self._life += 1
         query = None
         try:
-            self.agent.start(Incarnation(self._life), apart=last)
+            self.agent.start(Incarnation(self._life), apart=last, reads=reads)
             with _turns:
                 query = self._query = self._start_query()
             yield query

@@ -7,7 +7,7 @@ found out from the query's log alone, so a stage that dies in the middle of it g
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -22,6 +22,8 @@ from strobe.hosts.spark.pipeline.pipeline import StageSpec
 from strobe.hosts.spark.stage import due_batch
 from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.model.errors import Failed
+from strobe.model.ids import NodeId
+from strobe.store.manifest import NOTHING
 
 __all__ = ["Settling"]
 
@@ -36,13 +38,14 @@ class Settling:
         spec: StageSpec,
         result: DataFrame,
         agent: StageAgent,
-        life: Callable[[int], AbstractContextManager[StreamingQuery]],
+        life: Callable[[int, Mapping[NodeId, int]], AbstractContextManager[StreamingQuery]],
         *,
         written: Callable[[], int],
         setting: Callable[[str, str], str],
         stopping: threading.Event,
     ) -> None:
-        """`life(N)`: the stage's query in a life of its own, in which no batch after N is admitted. `written`: the last
+        """`life(N, reads)`: the stage's query in a life of its own, in which no batch after N is admitted, and channels
+        are read as far as `reads` says. `written`: the last
         batch of which channel or sinks know. `setting(key, default)`: a setting of the query."""
         self._spec = spec
         self._result = result
@@ -59,7 +62,7 @@ class Settling:
         if self._setting(due_batch.NO_DATA_BATCHES, "true").lower() != "true":
             return
         waits = due_batch.waits_of(self._result, self._spec.output_mode)
-        if due_batch.settle(self._agent.checkpoint, waits, self._agent.inputs, self._look) is not None:
+        if due_batch.settle(self._agent.checkpoint, waits, self._agent.inputs, self.look) is not None:
             crash_points.point("due.added", self._spec.uid)
 
     def run_last_batch(self) -> None:
@@ -69,7 +72,7 @@ class Settling:
             logged = spark_checkpoint.last_logged(checkpoint)
             written = self._written()
             if logged is not None and logged <= written and not spark_checkpoint.is_committed(checkpoint, logged):
-                self._run_alone(logged)  # others see some of it already
+                self.run_alone(logged)  # others see some of it already
             if self._has_event_time():
                 last_batch.drop_refused(checkpoint, written)
                 if last_batch.add(checkpoint) is not None:
@@ -80,27 +83,29 @@ class Settling:
         """At a drain, and at the next start if that was cut short."""
         due = last_batch.due(self._agent.checkpoint)
         if due is not None:
-            self._run_alone(due)
+            self.run_alone(due)
             crash_points.point("drain.last-batch-run", self._spec.uid)
         last_batch.put_back(self._agent.checkpoint)
 
-    def _run_alone(self, batch: int) -> None:
-        """Run this one batch, which is the last in the query's log."""
-        with self._life(batch) as query:
+    def run_alone(self, batch: int, reads: Mapping[NodeId, int] | None = None) -> None:
+        """Run this one batch: the last in the query's log, or one that Spark plans now, and reads channels up to
+        `reads`."""
+        with self._life(batch, reads or {}) as query:
             while not spark_checkpoint.is_committed(self._agent.checkpoint, batch):
                 if self._stopping.is_set() or not query.isActive:
                     query.awaitTermination(1)  # says why
                     raise Failed(f"Stage {self._spec.uid!r} ended before its batch {batch} did.")
                 self._agent.stage.clock.sleep(_POLL)
 
-    def _look(self, last: int) -> None:
+    def look(self, last: int) -> None:
         """Let Spark look at its sources. If they have rows, the batch after `last` is in its log then, and not run."""
-        with self._life(last) as query:
+        with self._life(last, {}) as query:
             while True:
                 # In this order: what it has planned is in the log before it says that it has looked.
                 ended = not query.isActive
                 looked = ended or query.status["message"] in _LOOKED
-                if spark_checkpoint.last_logged(self._agent.checkpoint) != last:
+                logged = spark_checkpoint.last_logged(self._agent.checkpoint)
+                if (NOTHING if logged is None else logged) != last:
                     return
                 if ended:
                     query.awaitTermination(1)  # says why, if it has failed
