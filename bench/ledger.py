@@ -2,6 +2,8 @@
 
     python bench/ledger.py                      10 million transfers, 100,000 accounts, three rounds
     python bench/ledger.py --quick              a small one, to see that it works
+    python bench/ledger.py --sides strobe-invariant,strobe --rounds 5
+                                                with an invariant asked of each checkpoint (target: at least 0.95)
 
 Both sides run alternately, each in a fresh process, on the same files: two files a batch, RocksDB state, local[2], two
 shuffle partitions. Ratios are of transfers per second: above 1 Strobe is faster. Every run's balances are checked
@@ -31,6 +33,11 @@ ACCOUNTS = 100_000
 DDL = "id BIGINT, src INT, dst INT, amount BIGINT, ts TIMESTAMP"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SIDES = ("strobe", "strobe-no-checkpoints", "plain", "plain-tuned")
+INVARIANT = "strobe-invariant"  # a checkpoint every second, and the invariant on each
+NO_MONEY_IS_MADE = """
+    select sum(x) as total
+    from (select balance as x from state.balances union all select delta from in_flight.postings) having total <> 0
+"""
 
 
 def write_data(directory: Path, files: int, rows: int, seed: int = 1) -> None:
@@ -105,7 +112,7 @@ def transfers(spark: Any, data: Path) -> Any:
     return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 2).parquet(f"{data}/*.parquet")
 
 
-def run_strobe(data: Path, work: Path, interval: float | None) -> dict[str, Any]:
+def run_strobe(data: Path, work: Path, interval: float | None, *, asked: bool = False) -> dict[str, Any]:
     import strobe
     from strobe.hosts.spark.job.job import start_job
 
@@ -115,6 +122,8 @@ def run_strobe(data: Path, work: Path, interval: float | None) -> dict[str, Any]
     pipeline.stage(uid="balances", reads="postings", output_mode="update", to=strobe.DeltaSink(str(work / "balances")))(
         balances
     )
+    if asked:
+        pipeline.invariant("no money is made", sql=NO_MONEY_IS_MADE)
     began = time.time()
     job = start_job(pipeline, home=str(work / "home"), master="local[2]")
     started = time.time()
@@ -129,7 +138,18 @@ def run_strobe(data: Path, work: Path, interval: float | None) -> dict[str, Any]
         "checkpoints": len(complete),
         "sync_ms": max((c.sync_ms for c in complete), default=0.0),
         "batches": status.stages[1].batch + 1,
+        **(_asked(work / "home") if asked else {}),
     }
+
+
+def _asked(home: Path) -> dict[str, Any]:
+    from strobe.store.verdicts import read_verdicts
+
+    verdicts = read_verdicts(home, "bench")
+    wrong = [verdict.sentence for verdict in verdicts if verdict.outcome.value not in ("holds", "skipped")]
+    assert verdicts, "no verdict"
+    assert not wrong, wrong[0]
+    return {"verdicts": len(verdicts), "asking_s": sum(verdict.seconds for verdict in verdicts)}
 
 
 def run_plain(data: Path, work: Path, tuned: bool) -> dict[str, Any]:
@@ -210,7 +230,8 @@ def run_side(side: str, data: Path, work: Path) -> dict[str, Any]:
 def print_side(side: str, data: Path, work: Path) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if side.startswith("strobe"):
-        result = run_strobe(data, work, None if side.endswith("no-checkpoints") else 1.0)
+        interval = None if side.endswith("no-checkpoints") else 1.0
+        result = run_strobe(data, work, interval, asked=side == INVARIANT)
     else:
         result = run_plain(data, work, side == "plain-tuned")
     print(json.dumps(result))
@@ -224,7 +245,7 @@ def main() -> None:
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "strobe-bench")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=(*SIDES, INVARIANT), help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
