@@ -9,8 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from strobe.hosts.live.system.commands import ask
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.live.commandline import EXAMPLES, Terminal, up
+from tests.support.waiting import eventually
 
 BANK = str(EXAMPLES / "bank.toml")
 
@@ -35,13 +35,6 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     strobe = Terminal(tmp_path_factory.mktemp("bank"))
     with up(strobe, BANK, "--interval", "0"):
         yield strobe
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, f"not within 30 s: {what}"
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:
@@ -60,7 +53,7 @@ def free_port() -> int:
 
 
 def test_status_shows_nodes_at_work(bank: Terminal) -> None:
-    until(lambda: all(node["sent_per_second"] > 0 for node in bank.ask("live", "status")["nodes"]), "all send")
+    eventually(lambda: all(node["sent_per_second"] > 0 for node in bank.ask("live", "status")["nodes"]), "all send")
     status = bank.ask("live", "status", "bank")
     assert [node["node"] for node in status["nodes"]] == ["athens", "berlin", "cairo"]
     assert {node["state"] for node in status["nodes"]} == {"running"}
@@ -88,7 +81,7 @@ def test_a_killed_node_comes_back_and_so_does_a_restored_system(bank: Terminal) 
         status = bank.ask("live", "status")
         return bool(status["incarnation"] > before and status["state"] == "running")
 
-    until(back, "the system is back")
+    eventually(back, "the system is back")
     done = bank.ask("live", "restore", "bank", str(taken))
     assert done["snapshot"] == taken
     assert done["incarnation"] > before + 1
@@ -194,7 +187,7 @@ def test_nodes_end_when_whoever_started_them_is_killed(strobe: Terminal) -> None
         pids = [node["pid"] for node in strobe.ask("live", "status")["nodes"]]
         strobe.ask("live", "snapshot")
         os.kill(started["pid"], signal.SIGKILL)
-        until(lambda: not any(map(alive, pids)), "all nodes have ended")
+        eventually(lambda: not any(map(alive, pids)), "all nodes have ended")
         assert strobe.ask("live", "status", "bank")["state"] == "dead"
 
 
@@ -216,7 +209,7 @@ def test_a_journal_of_a_real_run_with_a_kill_verifies_and_is_drawn(strobe: Termi
         strobe.ask("live", "snapshot")
         before = strobe.ask("live", "status")["incarnation"]
         strobe.ask("live", "kill", "cairo")
-        until(lambda: strobe.ask("live", "status")["incarnation"] > before, "a new incarnation")
+        eventually(lambda: strobe.ask("live", "status")["incarnation"] > before, "a new incarnation")
         second = strobe.ask("live", "snapshot")["snapshot"]
         alone = strobe("debug", f"bank/{second}", "--print")
         assert "A snapshot alone: no step leads to it or on from it. Its journal is still being written" in alone.out
@@ -262,7 +255,7 @@ def test_a_node_started_by_hand_is_connected_to_and_waited_for_when_it_dies(stro
             first.kill()
             first.wait()
             second = node()
-            until(lambda: strobe.ask("live", "status")["incarnation"] > before, "a new incarnation")
+            eventually(lambda: strobe.ask("live", "status")["incarnation"] > before, "a new incarnation")
             assert strobe.ask("live", "snapshot")["snapshot"] > taken
             strobe.ask("live", "down")
         assert second.wait(30) == 0

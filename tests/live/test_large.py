@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from strobe.hosts.live.wire.control import Part, Piece
 from strobe.model.ids import NodeId
 from strobe.store.locate import locate
 from tests.live.commandline import Terminal, up
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 STATE, SENT = 200, 64  # MiB
@@ -51,13 +51,6 @@ large = Topology("large", (NodeSpec("a", Source), NodeSpec("b", Sink)), joined((
 """
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
-
-
 def high_water(pid: int) -> int:
     """The most memory that the process has ever had, in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
@@ -81,7 +74,7 @@ def test_much_in_flight_and_a_large_state_go_through_a_small_process(tmp_path: P
         assert strobe("live", "down", "large", "--now").code == 0
     (tmp_path / "seen").unlink(missing_ok=True)
     with up(strobe, "large.py") as started:
-        eventually((tmp_path / "seen").exists)
+        eventually((tmp_path / "seen").exists, "the message is seen")
         assert (tmp_path / "seen").read_text(encoding="utf-8") == repr(list(range(SENT)))
         assert high_water(started["pid"]) - before < 64
 

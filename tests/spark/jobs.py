@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,18 @@ from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.snapshot.metrics import StageStatus
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import Manifest
+from tests.support import waiting
 
-PATIENCE = 300.0  # seconds; only a test that fails waits for so long
+PATIENCE = waiting.PATIENCE
 
 
 def eventually(happened: Callable[[], bool], what: str, job: strobe.Job | None = None) -> None:
     """Wait until it has happened. With a job: as long as the job runs."""
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        assert job is None or not job.state.over, f"{what}: the job is {job.state.value} {job.error}"
-        time.sleep(0.02)
+    waiting.eventually(
+        happened,
+        what,
+        over=lambda: f"the job is {job.state.value} {job.error}" if job is not None and job.state.over else "",
+    )
 
 
 def finish(job: strobe.Job) -> None:

@@ -15,9 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,19 +29,13 @@ from strobe.store.layout import JobLayout
 from strobe.store.snapshots import SnapshotStore
 from tests.spark import user_project
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PIPELINE = Path(__file__).parent / "pipelines" / "ledger_job.py"
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 PATIENCE = 300.0  # seconds; only a test that fails waits for so long
-
-
-def eventually(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.01)
 
 
 def free_port() -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from strobe.telemetry.exposition import Address, MetricsServer
 from strobe.telemetry.job_metrics import job_families
 from strobe.telemetry.live_metrics import system_families
 from tests.services import Server
+from tests.support.waiting import eventually
 from tests.telemetry.samples import REPORT, STATUS
 
 pytestmark = [pytest.mark.services("prometheus"), pytest.mark.slow]
@@ -51,13 +51,6 @@ def ask(address: str, path: str, **named: str) -> Any:
         said = json.load(answer)
     assert said["status"] == "success", said
     return said["data"]
-
-
-def eventually(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("what", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
