@@ -27,7 +27,7 @@ __all__ = ["hold_of", "polling"]
 
 _HOLD: Final = 1.0  # seconds
 _AFTER_A_HOLD: Final = "5ms"
-_SOURCES: Final = "250ms"
+_SOURCES: Final = "100ms"
 
 
 def hold_of(spec: StageSpec, *, has_source: bool) -> float:
