@@ -21,7 +21,7 @@ def test_what_is_looked_at_stays_until_the_next_time(tmp_path: Path) -> None:
         home=world.home, job=JOB, memory=SimpleNamespace(pinned=()), layout=world.layout,
         path=lambda key: world.home / key, check_owner=lambda: None,
     )  # fmt: skip
-    pipeline, stores = SimpleNamespace(checkpoint=checkpoint), SimpleNamespace(checkpoints=world.store)
+    pipeline, stores = SimpleNamespace(checkpoint=checkpoint, invariants=()), SimpleNamespace(checkpoints=world.store)
     writer = ManifestWriter(cast(Any, pipeline), cast(Any, home), cast(Any, stores), {})
     with open_snapshot(f"{JOB}/1", world.home) as cut:
         writer.dispose(SnapshotId(1))

@@ -60,10 +60,10 @@ def test_two_snapshots_overlap_and_their_verdicts_come_in_any_order(findings: tu
     assert explore(world(begins=2, findings=findings, releases=1)).states > 3_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("findings", [(VIOLATED, HOLDS), (POSTPONED, HOLDS), (HOLDS, VIOLATED)])
-def test_everything_crashes_at_once_at_any_point_of_two_snapshots(findings: tuple[Finding, ...]) -> None:
-    assert explore(world(begins=2, blackouts=1, findings=findings, releases=1)).states > 50_000
+@pytest.mark.parametrize("finding", [HOLDS, VIOLATED, POSTPONED])
+def test_everything_crashes_at_once_at_any_point_of_one_snapshot(finding: Finding) -> None:
+    """Of two there are millions of states: too many for a test."""
+    assert explore(world(begins=1, blackouts=1, findings=(finding,), releases=1)).states > 10_000
 
 
 # ── mutants: one broken rule each ───────────────────────────────────────────────────────────────────────────────────
