@@ -53,6 +53,7 @@ class WatchedDriver:
         os.close(asks[1])
         self._from: IO[str] = os.fdopen(asks[0])
         self._to: IO[str] = os.fdopen(answers[1], "w")
+        self._stands = False
 
     def __enter__(self) -> WatchedDriver:
         return self
@@ -63,9 +64,9 @@ class WatchedDriver:
         self._to.close()
 
     def reach(self, point: str, feed: Callable[[], object] = lambda: None) -> None:
-        """Let it run until it stands at `point` (NAME or NAME@STAGE). `feed` gives it something to do: it is called
-        when the driver is told to stand there, so that what it does cannot be over before."""
-        self._to.write(f"{point}\n")
+        """Let it run until it stands at `point` (NAME or NAME@STAGE). It is told where before it goes on from where it
+        stands, or it could be past that point. `feed` gives it something to do, for the same reason after that."""
+        self._to.write(f"{point}\n{_GO}\n" if self._stands else f"{point}\n")
         self._to.flush()
         feed()
         alarm = threading.Timer(PATIENCE, self.kill)
@@ -76,11 +77,13 @@ class WatchedDriver:
             alarm.cancel()
         if reached != point:  # it has ended
             pytest.fail(f"{point} was not reached (exit code {self.process.wait()}):\n{self.said()}", pytrace=False)
+        self._stands = True
 
     def go_on(self) -> None:
-        """From the point where it stands."""
+        """From where it stands, and past every point."""
         self._to.write(f"{_GO}\n")
         self._to.flush()
+        self._stands = False
 
     def kill(self) -> None:
         """SIGKILL, to driver and JVM."""
@@ -101,11 +104,10 @@ class Images:
         self._kept.mkdir()
 
     def take(self, driver: WatchedDriver, point: str, feed: Callable[[], object] = lambda: None) -> None:
-        """At `point`, which the driver reaches now, as in `reach`; it goes on from there."""
+        """At `point`, which the driver reaches now, as in `reach`; it stands there until it is to reach the next."""
         driver.reach(point, feed)
         with stopped(driver.process.pid):
             self.keep(point)
-        driver.go_on()
         self.points.append(point)
 
     def keep(self, name: str) -> None:

@@ -11,6 +11,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,28 @@ def drive(place: Place, files: int) -> WatchedDriver:
     return driver
 
 
-def ask(place: Place, path: str, **body: object) -> Future[dict[str, Any]]:
-    """An order, over HTTP: `strobe savepoint` and `strobe stop` give up on a driver that is stopped by a signal."""
-    runtime, token = place.runtime(), place.root / "home" / JobLayout("windows").token
-    pool = ThreadPoolExecutor(1)
-    asked = pool.submit(
-        request, runtime["port"], token, "POST", path, body, who="the job", gone="It is dead.", timeout=None
-    )
-    pool.shutdown(wait=False)
-    return asked
+class Order:
+    """Over HTTP: `strobe savepoint` and `strobe stop` give up on a driver that is stopped by a signal. It is given once
+    the driver knows where to stand first, or it could be past that."""
+
+    def __init__(self, place: Place, path: str, **body: object) -> None:
+        token = place.root / "home" / JobLayout("windows").token
+        self._send = partial(
+            request, place.runtime()["port"], token, "POST", path, body, who="the job", gone="It is dead.", timeout=None
+        )
+        self._answer: Future[dict[str, Any]] | None = None
+
+    def give(self) -> None:
+        """The first time."""
+        if self._answer is None:
+            pool = ThreadPoolExecutor(1)
+            self._answer = pool.submit(self._send)
+            pool.shutdown(wait=False)
+
+    @property
+    def answer(self) -> Future[dict[str, Any]]:
+        assert self._answer is not None
+        return self._answer
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +100,23 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     place = Place(tmp_path_factory.mktemp("orders") / "job")
     images = Images(place.root)
     with drive(place, add_file(place)) as driver:
-        asked = ask(place, "/v1/savepoint", directory=str(place.root / "there"))
+        order = Order(place, "/v1/savepoint", directory=str(place.root / "there"))
         for point in CASES["savepoint"]:
-            images.take(driver, point)
-        asked.result(PATIENCE)
+            images.take(driver, point, order.give)
+        driver.go_on()
+        order.answer.result(PATIENCE)
         stop = place.command("stop", "windows", "--savepoint", str(place.root / "stopped"))
         with subprocess.Popen(stop, stdout=subprocess.DEVNULL) as stopping:
             driver.reach(CASES["stop"][-1])
             driver.kill()
         assert stopping.returncode == 1, "whoever asked is told that it did not work"
     with drive(place, add_file(place)) as driver:
-        asked = ask(place, "/v1/stop", drain=True)
+        order = Order(place, "/v1/stop", drain=True)
         for point in CASES["drain"][:-1]:
-            images.take(driver, point)
-        driver.reach(CASES["drain"][-1])
+            images.take(driver, point, order.give)
+        driver.reach(CASES["drain"][-1], order.give)
         driver.kill()
-        assert isinstance(asked.exception(PATIENCE), Failed)
+        assert isinstance(order.answer.exception(PATIENCE), Failed)
     return images
 
 
@@ -165,15 +180,14 @@ def test_a_savepoint_to_a_bucket_that_is_cut_short_is_left_alone_by_the_next_run
     there = S3Store(f"{s3_url}/there")
     *points, last = CASES["savepoint"]
     with drive(place, add_file(place)) as driver:
-        asked = ask(place, "/v1/savepoint", directory=there.url)
+        order = Order(place, "/v1/savepoint", directory=there.url)
         for point in points:
-            driver.reach(point)
+            driver.reach(point, order.give)
             for key in there.list(""):
                 S3Store(f"{s3_url}/{point}").put(key, there.get(key))
-            driver.go_on()
-        driver.reach(last)
+        driver.reach(last, order.give)
         driver.kill()
-        assert isinstance(asked.exception(PATIENCE), Failed)
+        assert isinstance(order.answer.exception(PATIENCE), Failed)
     assert place.sound(there.url), "its manifest is what makes it complete, whatever else lies beside it"
     left = {f"{s3_url}/{point}": "an earlier run of this one" for point in points}
     left[there.url] = "holds a snapshot already"

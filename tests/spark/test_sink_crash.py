@@ -55,7 +55,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     *points, last = CASES["sinks"]
     with WatchedDriver(root, *command(root), env=world(root)) as driver:
         driver.reach("commit.forgotten")  # there is a complete snapshot, and its part is visible
-        driver.go_on()
         for number, point in enumerate(points, 1):
             images.take(driver, point, partial(add_file, root / "in", number))
         driver.reach(last)

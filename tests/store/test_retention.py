@@ -85,8 +85,8 @@ def test_a_damaged_one_has_no_age_and_goes_by_number(store: SnapshotStore, tmp_p
 
 def test_one_of_a_newer_format_is_kept_while_its_age_is_unknown(store: SnapshotStore, tmp_path: Path) -> None:
     path = tmp_path / LAYOUT.manifest(SnapshotId(1))
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
-    with pytest.raises(Misuse, match="format 2"):
+    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":3'))
+    with pytest.raises(Misuse, match="format 3"):
         store.load(SnapshotId(1))
     assert store.retire(1, older_than=hour(23)) == (2, 3)
 
