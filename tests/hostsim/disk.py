@@ -125,7 +125,7 @@ class Disk:
     def _point(self, what: str, path: Any, *, room: bool = False) -> None:
         if self._scheduler.current is None:
             return
-        name = os.fspath(path) if not isinstance(path, int) else f"handle {path}"
+        name = os.fspath(path) if not isinstance(path, int) else _path_of(path)
         self._scheduler.point(f"{what} {str(name).removeprefix(str(self.root))}")
         if room and self.refusals > 0 and self._scheduler.current.process.name != "world":
             self.refusals -= 1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import gc
 import logging
-import re
 import shutil
 import tempfile
 import traceback
@@ -38,7 +37,6 @@ __all__ = ["JOB", "SHAPES", "Break", "Fault", "Outcome", "Plan", "run"]
 
 JOB = "job"
 STEPS = 60_000  # within which a job must come to its end
-_ADDRESS = re.compile(r"\d+-\d{9,}-")  # a process and an object in it, in a file's name: another one in each run
 _AGAIN = 0.5  # seconds until a driver that ended is started again
 
 # What each stage reads, and whether it has a sink.
@@ -165,13 +163,15 @@ class _World:
                     self.laws.found.append(f"a thread ended: {traceback.format_exc()}")
                 finally:
                     self.scheduler.close()
+                    for driver in self.drivers:
+                        self._close_handles(driver.process)
         finally:
             gc.enable()
             logging.disable(logging.NOTSET)
         outcome.violation = self.laws.found[0] if self.laws.found else ""
         outcome.steps, outcome.drivers = self.scheduler.steps, len(self.drivers)
         outcome.snapshots = len(self.laws.completed)
-        outcome.trace = [_ADDRESS.sub("", line) for line in self.scheduler.trace or []]
+        outcome.trace = self.scheduler.trace or []
         return outcome
 
     def _is_over(self) -> bool:
@@ -325,6 +325,9 @@ class _World:
 
     def _kill(self, process: Process) -> None:
         self.scheduler.kill(process)
+        self._close_handles(process)
+
+    def _close_handles(self, process: Process) -> None:
         for handle in process.handles:
             self.disk.close_handle(handle)
         process.handles.clear()

@@ -119,7 +119,6 @@ class ChannelWriter:
         self._trim_lock = threading.Lock()
         self._synced = -1
         self._doomed: list[DataFile] = []
-        self._tmp_count = 0
         self._files_at = files_at
         self._create()
         if cut_to is not None:
@@ -339,8 +338,7 @@ class ChannelWriter:
 
     def _claim(self, version: int, entry: Entry) -> bool:
         """Create log entry `version`, whole or not at all; False when someone else has it."""
-        self._tmp_count += 1
-        tmp = self.path / ASIDE / f"{self.incarnation}-{os.getpid()}-{id(self)}-{self._tmp_count}.tmp"
+        tmp = self.path / ASIDE / f"{self.incarnation}-{os.urandom(8).hex()}.tmp"
         try:
             tmp.parent.mkdir(exist_ok=True)
             tmp.write_bytes(entry.encode(self.incarnation, self.timeline))
