@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tests.support import processes
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / ".ci" / "services"
 PATIENCE = 180.0  # seconds: the first start may have to install the server
@@ -97,14 +99,14 @@ class Server:
         process = self._process
         if process is None or process.poll() is not None:
             return
-        family = _family(process.pid)
+        family = processes.family(process.pid)  # Postgres puts each of its processes in a session apart
         for pid in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         if wait:
             process.wait()
             deadline = time.monotonic() + 10
-            while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < deadline:
+            while any(map(processes.alive, family)) and time.monotonic() < deadline:
                 time.sleep(0.01)
 
     def __enter__(self) -> Server:
@@ -114,18 +116,6 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _family(process: int) -> list[int]:
-    """A process and all that it has started, parents first: Postgres puts each of its processes in a session apart."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-    found = [process]
-    for one in found:
-        found += children.get(one, [])
-    return found
 
 
 def names() -> list[str]:

@@ -19,6 +19,7 @@ from strobe.hosts.live.system.commands import ask
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.live.commandline import EXAMPLES, Terminal, up
+from tests.support.processes import alive
 from tests.support.waiting import eventually
 
 BANK = str(EXAMPLES / "bank.toml")
@@ -35,13 +36,6 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     strobe = Terminal(tmp_path_factory.mktemp("bank"))
     with up(strobe, BANK, "--interval", "0"):
         yield strobe
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def free_port() -> int:

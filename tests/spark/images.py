@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from strobe.hosts.spark import crash_points
 from tests.documents import ROOT
+from tests.support.processes import family, fields
 
 __all__ = ["Images", "WatchedDriver"]
 
@@ -87,7 +88,7 @@ class WatchedDriver:
 
     def kill(self) -> None:
         """SIGKILL, to driver and JVM."""
-        _signal(tree(self.process.pid), signal.SIGKILL)
+        _signal(family(self.process.pid), signal.SIGKILL)
         self.process.wait()
 
     def said(self) -> str:
@@ -142,7 +143,7 @@ def _stop_all(pid: int) -> set[int]:
     if some thread does not come to a stop: it waits in the kernel for a child that it has just made and that stands."""
     still: set[int] = set()
     deadline = time.monotonic() + _COMES_TO_A_STOP
-    while new := tree(pid) - still:
+    while new := set(family(pid)) - still:
         _signal(new, signal.SIGSTOP)
         still |= new
         while any(state not in _STANDS for one in new for state in _threads(one)):
@@ -153,31 +154,9 @@ def _stop_all(pid: int) -> set[int]:
     return still
 
 
-def tree(pid: int) -> set[int]:
-    """The process and its descendants."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        if fields := _fields(path):
-            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found, look = set[int](), [pid]
-    while look:
-        found.add(one := look.pop())
-        look += children.get(one, [])
-    return found
-
-
 def _threads(pid: int) -> list[str]:
     """The state of each."""
-    return [fields[0] for path in Path(f"/proc/{pid}/task").glob("*/stat") if (fields := _fields(path))]
-
-
-def _fields(stat: Path) -> list[str]:
-    """What follows a process's name, its state first; nothing if it is gone."""
-    try:
-        text = stat.read_text()
-    except OSError:
-        return []
-    return text[text.rindex(")") + 2 :].split()
+    return [found[0] for path in Path(f"/proc/{pid}/task").glob("*/stat") if (found := fields(path))]
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:

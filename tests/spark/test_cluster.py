@@ -29,6 +29,7 @@ from strobe.store.layout import JobLayout
 from strobe.store.snapshots import SnapshotStore
 from tests.spark import user_project
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
+from tests.support.processes import children, command
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -77,12 +78,8 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """The workers' children: a worker starts each executor as a process of its own."""
-        found = []
-        for name, process in self.processes.items():
-            if name.startswith("worker"):
-                for task in Path(f"/proc/{process.pid}/task").iterdir():
-                    found += [int(pid) for pid in _read(task / "children").split()]
-        return [pid for pid in found if b"CoarseGrainedExecutorBackend" in _read(Path(f"/proc/{pid}/cmdline"))]
+        workers = [process.pid for name, process in self.processes.items() if name.startswith("worker")]
+        return [pid for w in workers for pid in children(w) if "CoarseGrainedExecutorBackend" in command(pid)]
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):
@@ -93,14 +90,6 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _read(path: Path) -> bytes:
-    """A file of /proc; nothing if its thread or process has ended since it was listed."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.spark.ledger_data import write_transfers
 from tests.spark.orders import PIPELINE, Place, until, windows, windows_in
+from tests.support.processes import alive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -26,13 +27,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
         pid = int(json.loads(runtime.read_text())["pid"])
         if alive(pid):
             os.kill(pid, signal.SIGKILL)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_detached_jobs_outlive_their_terminal_and_obey_orders(place: Place) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from strobe.hosts.spark.crash_points import POINTS
-from tests.spark.images import WatchedDriver, stopped, tree
+from tests.spark.images import WatchedDriver, stopped
+from tests.support.processes import family
 
 # A process and its child take turns: each counts on from what the other one has written, in a file of its own.
 PAIR = """
@@ -45,7 +46,7 @@ def pair(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout is not None
         assert process.stdout.readline() == "both\n"
         yield process
-        for pid in tree(process.pid):
+        for pid in family(process.pid):
             os.kill(pid, 9)
 
 
@@ -54,7 +55,7 @@ def sizes(place: Path) -> tuple[int, int]:
 
 
 def test_a_copy_holds_one_moment_of_all_processes(pair: subprocess.Popen[str], tmp_path: Path) -> None:
-    assert len(tree(pair.pid)) == 2
+    assert len(family(pair.pid)) == 2
     last = 0
     for number in range(20):
         with stopped(pair.pid):

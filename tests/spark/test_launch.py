@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark.jvm import launch
 from strobe.hosts.spark.jvm.session_directory import SessionDirectory, sweep
 from strobe.model.errors import Misuse
-from tests.spark.test_ports import process_tree
+from tests.support.processes import command, family
 
 PASSWORD = "correct-horse-battery"
 SESSION = f"""
@@ -49,10 +49,10 @@ def test_no_setting_is_on_a_command_line_and_a_killed_session_is_swept_by_the_ne
     )
     assert session.stdout is not None
     assert session.stdout.readline().rstrip("\n") == f"{PASSWORD} {PASSWORD} a b"  # the settings have arrived
-    tree = list(process_tree(session.pid))
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in tree if pid != session.pid]
-    assert any("SparkSubmit" in command for command in commands)
-    assert not [command for command in commands if PASSWORD in command]
+    tree = family(session.pid)
+    commands = [command(pid) for pid in tree if pid != session.pid]
+    assert any("SparkSubmit" in c for c in commands)
+    assert not [c for c in commands if PASSWORD in c]
 
     (directory,) = temporary.glob("strobe-spark-*")
     assert stat.S_IMODE(directory.lstat().st_mode) == 0o700

@@ -21,6 +21,7 @@ import strobe
 from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.jvm import ports
 from tests.spark.jobs import eventually, stage
+from tests.support.processes import command, family
 
 LINUX = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel's table of sockets is Linux's")
 A_JAVA_STRING = b"\xac\xed\x00\x05t\x00\x05hello"  # as ObjectOutputStream writes "hello"
@@ -87,24 +88,14 @@ def test_the_secret_is_in_no_setting(spark: SparkSession) -> None:
 # ── where they can be reached ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def process_tree(pid: int) -> Iterator[int]:
-    yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:  # it has just ended
-            continue
-        for child in children:
-            yield from process_tree(int(child))
-
-
 def listening() -> dict[str, str]:
     """The address of each TCP socket on which a process of this tree listens, and that process's command."""
     owners = {}
-    for pid in process_tree(os.getpid()):
-        for handle in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # it has just been closed
-                owners[os.readlink(handle)] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    for pid in family(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            for handle in list(Path(f"/proc/{pid}/fd").iterdir()):
+                with contextlib.suppress(OSError):  # it has just been closed
+                    owners[os.readlink(handle)] = command(pid)
     found = {}
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for words in map(str.split, table.read_text().splitlines()[1:]):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,8 @@ from strobe.hosts.spark.channel.source import balance, read_channel
 from strobe.hosts.spark.channel.writer import ChannelLog, ChannelWriter, DataFile
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from tests.support.processes import alive, family
+from tests.support.waiting import eventually
 
 Asked = tuple[object, ...]
 
@@ -377,23 +377,6 @@ DRIVER = """
 """
 
 
-def descendants(pid: int) -> set[int]:
-    parents: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path("/proc", entry, "stat").read_text()
-            except OSError:
-                continue
-            parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
-    found, todo = set[int](), [pid]
-    while todo:
-        children = parents.get(todo.pop(), [])
-        found.update(children)
-        todo.extend(children)
-    return found
-
-
 @pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 def test_nothing_is_left_running_when_the_driver_is_killed(tmp_path: Path) -> None:
@@ -402,16 +385,8 @@ def test_nothing_is_left_running_when_the_driver_is_killed(tmp_path: Path) -> No
     )
     assert driver.stdout is not None
     assert driver.stdout.readline() == "asked\n"
-    family = descendants(driver.pid)
-    assert len(family) >= 2, "at least the JVM and the source's process"
+    started = family(driver.pid)[1:]
+    assert len(started) >= 2, "at least the JVM and the source's process"
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    await_gone(family)
-
-
-def await_gone(pids: set[int], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    alive: Callable[[int], bool] = lambda pid: Path("/proc", str(pid)).exists()  # noqa: E731
-    while left := {p for p in pids if alive(p)}:
-        assert time.monotonic() < deadline, f"still running: {left}"
-        time.sleep(0.1)
+    eventually(lambda: not any(map(alive, started)), "all that it had started has ended")

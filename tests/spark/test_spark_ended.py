@@ -17,6 +17,7 @@ from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.jvm.session import spark_ended
 from tests.spark.jobs import eventually
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
+from tests.support.processes import children, command
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,12 +33,6 @@ def start(root: Path, **env: str) -> subprocess.Popen[bytes]:
             stdout=said,
             stderr=subprocess.STDOUT,
         )
-
-
-def children(pid: int) -> list[int]:
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
 
 
 class Gateway:
@@ -74,7 +69,7 @@ def test_a_driver_whose_jvm_is_killed_ends_at_once_and_the_next_run_resumes(tmp_
     try:
         eventually(lambda: run.poll() is not None or (tmp_path / "out/balances/_delta_log").exists(), "some work")
         eventually(lambda: (read_runtime(tmp_path / "home", "ledger") or {}).get("state") != "starting", "it runs")
-        (jvm,) = [c for c in children(run.pid) if b"SparkSubmit" in Path(f"/proc/{c}/cmdline").read_bytes()]
+        (jvm,) = [c for c in children(run.pid) if "SparkSubmit" in command(c)]
         os.kill(jvm, signal.SIGKILL)
         assert run.wait(120) == 1
     finally:

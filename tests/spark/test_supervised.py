@@ -13,31 +13,13 @@ import pytest
 
 from tests.spark.ledger_data import write_transfers
 from tests.spark.orders import PIPELINE, Place, until
-from tests.spark.test_spark_ended import children
+from tests.support.processes import alive, children, command, family
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that it has started."""
-    found = [pid]
-    for one in found:
-        try:
-            found += children(one)
-        except FileNotFoundError:
-            continue
-    return found
-
-
 def jvm_of(driver: int) -> int:
-    return next(pid for pid in children(driver) if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return next(pid for pid in children(driver) if "java" in command(pid))
 
 
 def test_a_job_gets_up_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
