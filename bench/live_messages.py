@@ -23,7 +23,7 @@ import msgspec
 
 from bench._live import Coin, Drain, Pump, pair, running
 from strobe.hosts.live.api.codec import decode_message, encode_message
-from strobe.hosts.live.wire.framing import MAX_FRAME, FrameReader, Kind, frame
+from strobe.hosts.live.wire.framing import MAX_FRAME, FrameKind, FrameReader, frame
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[bytes]]).decode
@@ -47,7 +47,7 @@ async def bare_sender(port: int) -> None:
     number, burst = 1, Pump().burst
     while True:
         items = [encode_message(Coin(1)) for _ in range(burst)]
-        writer.write(frame(Kind.DATA, _encode((number, items))))
+        writer.write(frame(FrameKind.DATA, _encode((number, items))))
         number += burst
         await writer.drain()
 

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import Kind, Manifest, NodeRecord
+from strobe.store.manifest import Manifest, NodeRecord
 from strobe.store.snapshots import SnapshotStore, Upload
 
 NODE = NodeId("stage")

@@ -11,7 +11,7 @@ from strobe.cli.live_view import phase_table, stage_table
 from strobe.hosts.spark.snapshot.metrics import StageStatus
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.ids import SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 
 
 def shown(*stages: StageStatus) -> list[str]:

@@ -19,7 +19,7 @@ from strobe.hosts.spark.snapshot.metrics import (
 )
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.ids import SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 
 PLAIN = StageStatus("clicks", "running", 7, 1234.0, 5, 5, None, 120.0, None, 0)
 RICH = replace(

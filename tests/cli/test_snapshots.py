@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from strobe.model.ids import Incarnation, SnapshotId
+from strobe.model.kind import Kind
 from strobe.store.codec import root_of
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
-from strobe.store.manifest import Kind, Manifest
+from strobe.store.manifest import Manifest
 from strobe.store.places import settle
 from strobe.store.snapshots import SnapshotStore
 from tests.cli.conftest import Strobe

@@ -11,9 +11,9 @@ from strobe.cli.live_view import doubts
 from strobe.hosts.spark.commit.ledger import PartState, SinkLedger
 from strobe.hosts.spark.snapshot.metrics import SinkStatus
 from strobe.model.ids import SnapshotId
+from strobe.model.kind import Kind
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
-from strobe.store.manifest import Kind
 from strobe.store.snapshots import SnapshotStore
 from tests.cli.conftest import Strobe
 from tests.spark.commit_world import NOW, World

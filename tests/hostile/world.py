@@ -29,10 +29,11 @@ from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.stage.assemble import DraftStage
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.base import Data
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared, SinkRecord
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Manifest, NodeRecord, Prepared, SinkRecord
 from strobe.store.snapshots import SnapshotStore
 
 JOB = "ledger"

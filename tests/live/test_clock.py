@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strobe.hosts.live.node.recording import Position, Recordings
-from strobe.hosts.live.wire.control import Part
+from strobe.hosts.live.wire.control import PartTaken
 from strobe.model.ids import NodeId, SnapshotId
 from tests.held_clock import HeldClock
 
@@ -13,13 +13,13 @@ from tests.held_clock import HeldClock
 @dataclass
 class Owner:
     clock: HeldClock
-    parts: list[Part] = field(default_factory=list)
+    parts: list[PartTaken] = field(default_factory=list)
 
     def piece(self, snapshot: SnapshotId, data: bytes, channel: str = "") -> bool:
         self.clock.advance(0.5)  # writing takes that long
         return True
 
-    def recorded(self, part: Part) -> None:
+    def recorded(self, part: PartTaken) -> None:
         self.parts.append(part)
 
     def declined(self, snapshot: SnapshotId, reason: str) -> None:

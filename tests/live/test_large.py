@@ -11,7 +11,7 @@ import pytest
 from strobe.hosts.live.coordinator.intake import Intake
 from strobe.hosts.live.snapshot.bulk import SMALL, packed, unpacked
 from strobe.hosts.live.snapshot.snapshots import messages_in_flight
-from strobe.hosts.live.wire.control import Part, Piece
+from strobe.hosts.live.wire.control import PartTaken, Piece
 from strobe.model.ids import NodeId
 from strobe.store.locate import locate
 from tests.live.commandline import Terminal, up
@@ -79,12 +79,12 @@ def test_much_in_flight_and_a_large_state_go_through_a_small_process(tmp_path: P
         assert high_water(started["pid"]) - before < 64
 
 
-def part(**changes: object) -> Part:
+def part(**changes: object) -> PartTaken:
     known: dict[str, object] = {
         "incarnation": 1, "snapshot": 7, "state_bytes": 0, "sent": {}, "received": {}, "contents": {},
         "content_bytes": {}, "timers": [], "step": 0, "gap_ms": 0.0, "write_ms": 0.0, "align_ms": 0.0, "forked": False,
     }  # fmt: skip
-    return Part(**{**known, **changes})  # type: ignore[arg-type]
+    return PartTaken(**{**known, **changes})  # type: ignore[arg-type]
 
 
 def test_a_part_that_cannot_be_kept_says_why_and_only_its_snapshot_is_lost(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from strobe.hosts.live.wire import link as link_module
 from strobe.hosts.live.wire.auth import Claim, Refusal
-from strobe.hosts.live.wire.framing import FrameReader, Kind, frame
+from strobe.hosts.live.wire.framing import FrameKind, FrameReader, frame
 from strobe.hosts.live.wire.link import Dialer, Link, listen
 from strobe.hosts.live.wire.session import Session
 from strobe.model.ids import Incarnation
@@ -117,8 +117,8 @@ def test_a_slow_reader_is_noticed_by_the_sender_and_relieved_again() -> None:
     [
         (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "was announced"),
         (bytes(64), "empty frame"),
-        (frame(Kind.DATA, b"\x92\x01\x90"), "DATA came where HELLO was expected"),
-        (frame(Kind.HELLO, b"x") + frame(Kind.PROOF, bytes(32)), "does not know the key"),
+        (frame(FrameKind.DATA, b"\x92\x01\x90"), "DATA came where HELLO was expected"),
+        (frame(FrameKind.HELLO, b"x") + frame(FrameKind.PROOF, bytes(32)), "does not know the key"),
         ((1 << 30).to_bytes(4, "big") + b"\x01" + bytes(100), "was announced"),
     ],
 )
@@ -349,7 +349,7 @@ def test_nonsense_in_the_middle_of_a_session_ends_the_connection_not_the_session
             link.send(b"1")
             await until(lambda: end.got == [b"1"])
             assert link._transport is not None
-            link._transport.write(frame(Kind.DATA, b"nonsense"))
+            link._transport.write(frame(FrameKind.DATA, b"nonsense"))
             await until(lambda: len(end.claims) == 2)
             link.send(b"2")
             await until(lambda: end.got == [b"1", b"2"])

@@ -11,13 +11,14 @@ from strobe.hosts.live.api.codec import encode_message, encode_plain
 from strobe.hosts.live.api.topology import joined
 from strobe.hosts.live.snapshot.bulk import packed
 from strobe.hosts.live.snapshot.snapshots import Gathering, NodePart, gathered, load, write
-from strobe.hosts.live.wire.control import Part, TimerState
+from strobe.hosts.live.wire.control import PartTaken, TimerState
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.consistency import InconsistentCut
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import Kind, Manifest
+from strobe.store.manifest import Manifest
 from strobe.store.snapshots import SnapshotStore
 
 A, B = NodeId("a"), NodeId("b")
@@ -26,13 +27,13 @@ TIME = "2031-05-17T09:30:00.250Z"
 TIMER = TimerState("tick", 0.25, 1.5)
 
 
-def part(**changes: Any) -> Part:
+def part(**changes: Any) -> PartTaken:
     whole: dict[str, Any] = {
         "incarnation": 1, "snapshot": 1, "state_bytes": 0, "sent": {}, "received": {}, "contents": {},
         "content_bytes": {}, "timers": [],
         "step": 3, "gap_ms": 0.1, "write_ms": 0.2, "align_ms": 0.3, "forked": False, **changes,
     }  # fmt: skip
-    return Part(**whole)
+    return PartTaken(**whole)
 
 
 def gather(store: SnapshotStore, *, sent: int, received: int, held: int) -> Gathering:

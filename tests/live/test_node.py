@@ -17,7 +17,7 @@ from strobe.hosts.live.wire.control import (
     IsRefused,
     IsRunning,
     Order,
-    Part,
+    PartTaken,
     Piece,
     TakePart,
     pack,
@@ -81,10 +81,10 @@ class Hand:
         while message not in self.said:
             await asyncio.sleep(0.002)
 
-    async def part(self) -> Part:
-        while not any(isinstance(message, Part) for message in self.said):
+    async def part(self) -> PartTaken:
+        while not any(isinstance(message, PartTaken) for message in self.said):
             await asyncio.sleep(0.002)
-        return next(message for message in self.said if isinstance(message, Part))
+        return next(message for message in self.said if isinstance(message, PartTaken))
 
 
 def test_a_node_loads_says_ready_and_starts_when_told() -> None:

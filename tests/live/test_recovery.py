@@ -19,7 +19,7 @@ from strobe.hosts.live.snapshot.snapshots import Loaded, load
 from strobe.hosts.live.wire import link as link_module
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.store.manifest import Kind
+from strobe.model.kind import Kind
 from strobe.verify.consistency import check_journal
 from tests.live.apps import Account, Counter, Returning, SlowAccount, Stumbler, Talker
 from tests.live.systems import bank, money, run, settings, system, verified

@@ -9,18 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strobe.hosts.live.wire.auth import Accepting, Claim, Dialling, Refusal, Welcome, check_key
-from strobe.hosts.live.wire.framing import FrameReader, Kind, frame
+from strobe.hosts.live.wire.framing import FrameKind, FrameReader, frame
 from strobe.hosts.live.wire.session import Session
 from strobe.model.errors import HostFault, Misuse, PeerFault
 from strobe.model.ids import Incarnation
 
 # ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-frames = st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=300)), max_size=8)
+frames = st.lists(st.tuples(st.sampled_from(FrameKind), st.binary(max_size=300)), max_size=8)
 
 
 @given(frames, st.data())
-def test_frames_come_out_whole_however_the_bytes_are_cut(sent: list[tuple[Kind, bytes]], data: st.DataObject) -> None:
+def test_frames_come_out_whole_however_the_bytes_are_cut(
+    sent: list[tuple[FrameKind, bytes]], data: st.DataObject
+) -> None:
     reader, rest = FrameReader(1024), b"".join(frame(k, b) for k, b in sent)
     got: list[tuple[int, bytes]] = []
     while rest:
@@ -74,10 +76,10 @@ class Wire:
         data, self.flying[sender] = self.flying[sender][:size], self.flying[sender][size:]
         end, got = self.ends[1 - sender], self.got[1 - sender]
         for kind, body in self.readers[1 - sender].feed(data):
-            if kind == Kind.DATA:
+            if kind == FrameKind.DATA:
                 got.extend(end.data(body))
             else:
-                assert kind == Kind.ACK
+                assert kind == FrameKind.ACK
                 end.acknowledgement(body)
 
     def settle(self) -> None:
@@ -191,9 +193,9 @@ def test_both_ends_prove_that_they_know_the_key() -> None:
     challenge = accepting.greeted(body_of(dialling.begin()))
     proof = dialling.challenged(body_of(challenge))
     assert accepting.proved(body_of(proof)) == CLAIM
-    assert dialling.answered(Kind.WELCOME, body_of(accepting.welcome(5, "x"))) == Welcome(5, "x")
+    assert dialling.answered(FrameKind.WELCOME, body_of(accepting.welcome(5, "x"))) == Welcome(5, "x")
     refusal = Refusal("no", Incarnation(4))
-    assert dialling.answered(Kind.REFUSED, body_of(accepting.refuse(refusal))) == refusal
+    assert dialling.answered(FrameKind.REFUSED, body_of(accepting.refuse(refusal))) == refusal
 
 
 def test_the_dialling_side_finds_out_a_wrong_key() -> None:

@@ -19,7 +19,7 @@ from strobe.hosts.live.journal.merge import merge_to_file
 from strobe.hosts.live.node.options import NodeOptions
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
-from strobe.store.manifest import Kind
+from strobe.model.kind import Kind
 from strobe.verify.consistency import check_journal
 from strobe.verify.journal import Journal, read_journal
 from tests.live.apps import Account, Big, Counter, Curious, Huge, SlowAccount, Unwritable

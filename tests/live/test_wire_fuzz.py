@@ -9,7 +9,7 @@ import random
 import pytest
 
 from strobe.hosts.live.wire.auth import Claim, Dialling
-from strobe.hosts.live.wire.framing import FrameReader, Kind, frame
+from strobe.hosts.live.wire.framing import FrameKind, FrameReader, frame
 from strobe.hosts.live.wire.link import Dialer, Link
 from strobe.model.ids import Incarnation
 from tests.live.test_link import KEY, End, closed_by_peer, ends, until
@@ -20,7 +20,7 @@ CLAIM = Claim("a", "a-b", Incarnation(1), "s", True, 0)
 
 def nonsense(dice: random.Random) -> bytes:
     """Bytes, frames of all kinds with wrong bodies, lengths that promise too much or too little."""
-    kind = dice.choice(list(Kind))
+    kind = dice.choice(list(FrameKind))
     body = dice.randbytes(dice.choice((0, 1, 7, 32, 500)))
     whole = frame(kind, body)
     return dice.choice(
@@ -31,9 +31,9 @@ def nonsense(dice: random.Random) -> bytes:
             whole + whole,
             (1 << 31).to_bytes(4, "big") + body,
             bytes(4) + body,
-            frame(Kind.DATA, b"\x92\xcf" + b"\xff" * 8 + b"\x91\xc4\x01x"),
-            frame(Kind.ACK, b"\xcf" + b"\xff" * 8),
-            frame(Kind.DATA, b"\x91" * 1000),
+            frame(FrameKind.DATA, b"\x92\xcf" + b"\xff" * 8 + b"\x91\xc4\x01x"),
+            frame(FrameKind.ACK, b"\xcf" + b"\xff" * 8),
+            frame(FrameKind.DATA, b"\x91" * 1000),
         )
     )
 
@@ -54,7 +54,7 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stag
         return
     writer.write(side.challenged((await next_frame())[1]))
     if stage == STAGES[3]:
-        assert (await next_frame())[0] == Kind.WELCOME
+        assert (await next_frame())[0] == FrameKind.WELCOME
 
 
 @pytest.mark.parametrize("stage", STAGES)

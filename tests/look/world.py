@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.base import Data
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import ChannelRecord, InFlight, Kind, Manifest, NodeRecord, SinkRecord
+from strobe.store.manifest import ChannelRecord, InFlight, Manifest, NodeRecord, SinkRecord
 from strobe.store.places import settle
 from strobe.store.snapshots import SnapshotStore
 

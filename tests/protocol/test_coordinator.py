@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from strobe.model.errors import HostFault, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.protocol.coordinator import Coordinator
 from strobe.protocol.coordinator.messages import (
     TOLERABLE_REFUSALS,
@@ -26,7 +27,6 @@ from strobe.protocol.coordinator.messages import (
     DeclinedBy,
     Dispose,
     FailJob,
-    Kind,
     ManifestFailed,
     ManifestWritten,
     NodeLost,

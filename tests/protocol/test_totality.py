@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, Timeline
+from strobe.model.kind import Kind
 from strobe.protocol import dijkstra_scholten, events
 from strobe.protocol.barriers import BarrierMode, Barriers
 from strobe.protocol.chandy_lamport import ChandyLamport
@@ -106,7 +107,7 @@ COORDINATOR_INPUTS = st.one_of(
     st.builds(coordination.NodeReady, node, small),
     st.builds(coordination.NodeLost, node, reason),
     st.builds(coordination.AllLost, reason),
-    st.builds(coordination.TriggerRequested, reason, st.sampled_from(coordination.Kind)),
+    st.builds(coordination.TriggerRequested, reason, st.sampled_from(Kind)),
     st.builds(coordination.Acknowledged, snapshot, node, small),
     st.builds(coordination.DeclinedBy, snapshot, node, small, reason),
     st.builds(coordination.ManifestWritten, snapshot),

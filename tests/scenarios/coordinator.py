@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.protocol.coordinator import Coordinator
 from strobe.protocol.coordinator import messages as co
 from tests.scenarios.harness import BadScenario, Setup, refusal
@@ -45,7 +46,7 @@ class CoordinatorWorld:
             case "all-lost", _:
                 return co.AllLost(" ".join(words))
             case "trigger", (request, kind):
-                return co.TriggerRequested(request, co.Kind(kind))
+                return co.TriggerRequested(request, Kind(kind))
             case "ack", (snapshot, who):
                 return co.Acknowledged(_id(snapshot), *self._life(who))
             case "decline", (snapshot, who, *why):

@@ -15,7 +15,7 @@ from strobe.hosts.sim.explore import (
     explore,
     explore_system,
 )
-from strobe.hosts.sim.judge import Kind
+from strobe.hosts.sim.judge import ViolationKind
 from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.seeds import random_system
@@ -167,7 +167,7 @@ def test_a_counterexample_can_be_repeated_and_the_verifier_agrees(config: Explor
         run = replay(report.system, example.schedule)
         assert run.schedule == example.schedule
         assert example.failure in run.failures
-        if example.failure.kind is Kind.CUT:
+        if example.failure.kind is ViolationKind.CUT:
             assert not check_journal(run.journal).ok
 
 

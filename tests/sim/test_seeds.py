@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from strobe.hosts.sim.judge import Kind
+from strobe.hosts.sim.judge import ViolationKind
 from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.seeds import Trial, clock_config, random_system, try_seed
@@ -67,7 +67,7 @@ def test_the_host_and_the_verifier_find_the_same_snapshots_wrong() -> None:
         mutant = MUTANTS[name]
         for seed in range(0, 120, 2):
             run = walk(random_system(seed, mutant.protocols[0], mutant.machine), seed, stop=False)
-            by_host = {f.snapshot for f in run.failures if f.kind is Kind.CUT}
+            by_host = {f.snapshot for f in run.failures if f.kind is ViolationKind.CUT}
             # What the journal shows beyond law 1, such as a marker before its recording, the host does not judge.
             by_verifier = {v.snapshot for v in check_journal(run.journal).violations if "marker" not in v.rule}
             assert by_host == by_verifier, f"{name}, seed {seed}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strobe.hosts.sim.explore import ExploreConfig, explore
-from strobe.hosts.sim.judge import Kind
+from strobe.hosts.sim.judge import ViolationKind
 from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.protocols import PROTOCOLS
 from strobe.hosts.sim.runner import SimConfig, journal_bytes, run
@@ -57,7 +57,7 @@ def test_no_single_choice_can_be_left_out(name: str) -> None:
     after = shrink(failing_walk(name))
     for at in range(len(after.schedule)):
         shorter = replay(after.system, after.schedule[:at] + after.schedule[at + 1 :])
-        assert not any(failure.kind is Kind.CUT for failure in shorter.failures), at
+        assert not any(failure.kind is ViolationKind.CUT for failure in shorter.failures), at
 
 
 @pytest.mark.parametrize("name", ["records-late", "records-past-the-marker", "closes-at-the-count", "holds-nothing"])
@@ -79,12 +79,12 @@ def test_a_lost_message_is_shown_with_two_nodes_and_one_channel() -> None:
 def test_a_broken_invariant_is_shrunk_without_leaving_nodes_out() -> None:
     """Half a bank conserves no money: the invariant speaks of the whole."""
     report = explore(ExploreConfig("bank", "two-transfers", "agreed-clock", keep=100))
-    broken = next(e for e in report.counterexamples if e.failure.kind is Kind.INVARIANT)
+    broken = next(e for e in report.counterexamples if e.failure.kind is ViolationKind.INVARIANT)
     run_ = replay(report.system, broken.schedule)
     only = Run(run_.system, run_.schedule, run_.journal, (broken.failure,), run_.done)
     after = shrink(only)
     assert len(after.system.graph.nodes) == 2
-    assert any(failure.kind is Kind.INVARIANT for failure in after.failures)
+    assert any(failure.kind is ViolationKind.INVARIANT for failure in after.failures)
 
 
 def test_a_run_that_does_not_fail_stays_as_it_is() -> None:

@@ -34,8 +34,8 @@ from strobe.hosts.spark.snapshot.recording import Recorded, Recording
 from strobe.hosts.spark.stage.agent import StageAgent, StageContext
 from strobe.model.errors import StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
-from strobe.protocol.coordinator.messages import Kind
 from strobe.protocol.events import BarrierOptions
 from strobe.store.manifest import NOTHING, NodeRecord
 from tests.spark.played_agents import PlayedAgent

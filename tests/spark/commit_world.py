@@ -27,7 +27,8 @@ from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
-from strobe.store.manifest import Kind, Manifest, NodeRecord, SinkRecord
+from strobe.model.kind import Kind
+from strobe.store.manifest import Manifest, NodeRecord, SinkRecord
 from strobe.store.releases import HOLD, released_up_to
 
 if TYPE_CHECKING:

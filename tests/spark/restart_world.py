@@ -38,6 +38,7 @@ from strobe.hosts.spark.snapshot.messages import (
 from strobe.hosts.spark.stage.agent import StageContext
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
 from strobe.protocol.coordinator import Coordinator
 from strobe.protocol.coordinator.messages import (
@@ -50,7 +51,6 @@ from strobe.protocol.coordinator.messages import (
     DeclinedBy,
     Dispose,
     FailJob,
-    Kind,
     ManifestWritten,
     NodeLost,
     NodeReady,
@@ -61,7 +61,6 @@ from strobe.protocol.coordinator.messages import (
 )
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import NOTHING, ChannelRecord, Manifest
-from strobe.store.manifest import Kind as ManifestKind
 from tests.spark.agent_world import SCHEMA, Reads
 from tests.spark.played_agents import ScheduledAgent
 from tests.spark.played_spark import PlayedSpark
@@ -370,7 +369,7 @@ class RestartWorld(PlayedSpark):
             for uid in self.channels
         }
         manifest = Manifest(
-            snapshot, ManifestKind(kind.value), "j", "spark", Timeline(1), Incarnation(self.incarnation), "m", TIME,
+            snapshot, kind, "j", "spark", Timeline(1), Incarnation(self.incarnation), "m", TIME,
             TIME, self.graph, {uid: part.record for uid, part in parts.items()}, channels,
         )  # fmt: skip
         found = check_manifest(manifest, snapshot_before(manifest, self.retained.values()))

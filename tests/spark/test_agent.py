@@ -13,8 +13,8 @@ from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import DataFile
 from strobe.hosts.spark.snapshot.messages import Acknowledge, StartSnapshot, TrimChannel
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
-from strobe.protocol.coordinator.messages import Kind
 from tests.spark.agent_world import Reads, World
 
 MODES = list(BarrierMode)

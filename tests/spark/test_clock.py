@@ -13,8 +13,9 @@ from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.snapshot.coordinator import SnapshotWriter
 from strobe.hosts.spark.snapshot.messages import AbortSnapshot, StageReady, StartSnapshot, ToAgent
 from strobe.model.ids import Incarnation, NodeId
+from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
-from strobe.protocol.coordinator.messages import CoordinatorSettings, Kind
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 from tests.held_clock import HeldClock
 from tests.spark.agent_world import World
 from tests.spark.wired_world import ScheduledCoordinator

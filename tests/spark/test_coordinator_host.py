@@ -23,7 +23,8 @@ from strobe.hosts.spark.snapshot.messages import (
 )
 from strobe.model.errors import Failed
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.coordinator.messages import CoordinatorSettings, Kind
+from strobe.model.kind import Kind
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.protocol.events import BarrierOptions
 from strobe.store.consistency import InconsistentCut
 from strobe.store.manifest import NodeRecord

@@ -11,8 +11,8 @@ from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.hosts.spark.snapshot.progress import past
 from strobe.model.errors import Fenced
 from strobe.model.ids import ChannelId, Incarnation, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.protocol.barriers import Barriers
-from strobe.protocol.coordinator.messages import Kind
 from strobe.protocol.events import BarrierArrived
 
 

@@ -25,11 +25,12 @@ from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.snapshot.savepoint_content import content_of, schema_of
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.codec import root_of
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import SavepointLayout
 from strobe.store.locate import locate
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight
 from strobe.store.snapshots import SnapshotStore
 from tests.store.snapshot_samples import BALANCES, JOB, manifest
 

@@ -16,7 +16,7 @@ from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, with_figures
 from strobe.hosts.spark.snapshot.recording import Recording
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 from strobe.protocol.two_phase_commit.messages import Prepared as Vote
 from strobe.protocol.two_phase_commit.messages import Session
 from strobe.store.manifest import NodeRecord

@@ -15,8 +15,9 @@ from strobe.hosts.spark.snapshot.manifests import snapshot_before
 from strobe.hosts.spark.stage.inputs import Reach, StageInputs
 from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
-from strobe.store.manifest import Kind, Manifest, NodeRecord
+from strobe.store.manifest import Manifest, NodeRecord
 from tests.spark import restart_world
 from tests.spark.agent_world import Reads
 from tests.spark.restart_world import TIME, RestartWorld

@@ -19,11 +19,12 @@ from strobe.hosts.spark.snapshot import targets as savepoint_targets
 from strobe.hosts.spark.snapshot.targets import DirectoryTarget
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
+from strobe.model.kind import Kind
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.layout import SAVEPOINT_MARKER
 from strobe.store.locate import locate
-from strobe.store.manifest import Kind, Manifest
+from strobe.store.manifest import Manifest
 from strobe.store.session import Session
 from tests.spark.jobs import eventually, stage
 from tests.spark.ledger_data import read_transfers, write_transfers

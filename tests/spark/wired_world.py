@@ -23,7 +23,8 @@ from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, SnapshotWri
 from strobe.hosts.spark.snapshot.messages import StagePart, ToAgent, ToCoordinator
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.protocol.coordinator.messages import AbortRequested, Kind, Tick, TriggerRequested
+from strobe.model.kind import Kind
+from strobe.protocol.coordinator.messages import AbortRequested, Tick, TriggerRequested
 from strobe.protocol.events import BarrierOptions
 from tests.spark.restart_world import RestartWorld
 from tests.spark.scheduled_parts import Killed

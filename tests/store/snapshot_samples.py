@@ -8,9 +8,10 @@ from typing import Any
 
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord, Prepared, SinkRecord
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Manifest, NodeRecord, Prepared, SinkRecord
 from strobe.store.points import OnPoint, no_point
 from strobe.store.snapshots import SnapshotStore
 

@@ -13,11 +13,11 @@ import pytest
 
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
+from strobe.model.kind import Kind
 from strobe.store.disposal import dispose, find
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import BUCKET_SAVEPOINT_MARKER, SAVEPOINT_MARKER, JobLayout, SavepointLayout
 from strobe.store.locate import Located
-from strobe.store.manifest import Kind
 from strobe.store.places import settle
 from strobe.store.points import OnPoint
 from strobe.store.s3 import S3Store

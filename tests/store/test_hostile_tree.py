@@ -11,13 +11,14 @@ import pytest
 
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import SnapshotId
+from strobe.model.kind import Kind
 from strobe.store.base import Absent
 from strobe.store.check import LARGEST_MANIFEST
 from strobe.store.disposal import dispose, find
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import SavepointLayout
 from strobe.store.locate import locate
-from strobe.store.manifest import Kind, Manifest
+from strobe.store.manifest import Manifest
 from strobe.store.snapshots import SnapshotStore
 from tests.store.snapshot_samples import JOB, filesystem_store, manifest, take, tree
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from strobe.model.errors import Damaged, HostFault, Misuse
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.codec import decode, encode, root_of
 from strobe.store.manifest import (
     FORMAT,
     BlobRef,
     ChannelRecord,
     InFlight,
-    Kind,
     Manifest,
     NodeRecord,
     Prepared,

@@ -25,7 +25,7 @@ from strobe.hosts.spark.snapshot.metrics import (
 )
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.ids import SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 
 AT = "2031-05-17T09:30:00.250Z"
 STATE = StateStatus(1000, 4096, 10, 5, 12.0, 100, 200, 3, 4, 50, 60, 7, 8, 9.0, 10.0)

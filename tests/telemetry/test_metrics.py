@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, status_from_json, status_json
 from strobe.model.errors import Misuse
 from strobe.telemetry.exposition import Address, MetricsServer, render
-from strobe.telemetry.families import Kind, Metric, Of
+from strobe.telemetry.families import Metric, MetricKind, Of
 from strobe.telemetry.job_metrics import INVARIANT_METRICS, JOB_METRICS, SINK_METRICS, STAGE_METRICS, job_families
 from strobe.telemetry.live_metrics import NODE_METRICS, SYSTEM_METRICS, system_families
 from tests.telemetry.samples import REPORT, STAGE, STATUS
@@ -173,7 +173,7 @@ def test_names_are_spelled_as_prometheus_wants_them() -> None:
     assert len(METRICS) == sum(map(len, SECTIONS.values())), "a name is used twice"
     for metric in METRICS.values():
         assert re.fullmatch(r"strobe_(job|stage|sink|invariant|live)_[a-z0-9_]+", metric.name)
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
         assert not metric.help.endswith(".")
 
 

@@ -14,9 +14,10 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.job.control import control_server
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.codec import encode
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import ChannelRecord, InFlight, Kind, Manifest, NodeRecord, SinkRecord, Timing
+from strobe.store.manifest import ChannelRecord, InFlight, Manifest, NodeRecord, SinkRecord, Timing
 
 Reads = Mapping[str, Sequence[str]]  # a stage and what it reads
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from strobe.model.errors import Failed, Misuse
+from strobe.model.kind import Kind
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import Kind
 from strobe.web.operations import OPERATIONS
 from strobe.web.statuses import Statuses
 from strobe.web.views import JobRow, JobView, SnapshotPage, SnapshotView

@@ -17,7 +17,7 @@ from strobe.hosts.spark.commit.holding import explain_held
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, SinkStatus, StageStatus
 from strobe.model.invariants import Outcome
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 
 __all__ = [
     "LiveView", "PlainView", "broken", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase",

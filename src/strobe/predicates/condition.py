@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 
-__all__ = ["ANY", "Condition", "Part", "SumBelow", "Unevaluable", "read_condition"]
+__all__ = ["ANY", "Condition", "SumBelow", "Term", "Unevaluable", "read_condition"]
 
 ANY: Final = NodeId("node")  # in a condition: whichever node it is asked about
 
@@ -59,7 +59,7 @@ class Unevaluable(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class Term:
     """What a condition asks of one node's state."""
 
     node: NodeId
@@ -77,7 +77,7 @@ class Part:
 class SumBelow:
     """`factor * part`, summed up, is less than `bound` (or, if not `strict`, at most that)."""
 
-    terms: tuple[tuple[int | float, Part], ...]
+    terms: tuple[tuple[int | float, Term], ...]
     bound: int | float
     strict: bool
 
@@ -89,9 +89,9 @@ class Condition:
 
     text: str
     fields: Mapping[NodeId, frozenset[str]]  # by node, what its state must have; ANY for any node
-    parts: tuple[Part, ...]
+    parts: tuple[Term, ...]
     combine: Callable[[Sequence[Any]], Any]
-    conjuncts: tuple[Part, ...] | None
+    conjuncts: tuple[Term, ...] | None
     sum_below: SumBelow | None
 
     @property
@@ -130,7 +130,7 @@ def read_condition(text: str, nodes: Iterable[NodeId]) -> Condition:
         raise reader.wrong("it names no field of a node")
     if len(whole.nodes) > 1 and ANY in whole.nodes:
         raise reader.wrong("it speaks of any node and of a certain one")
-    parts: list[Part] = []
+    parts: list[Term] = []
     combine = whole.over_parts(parts)
     fields = {node: frozenset(names) for node, names in reader.fields.items()}
     return Condition(text.strip(), fields, tuple(parts), combine, _conjuncts(tree, reader), _sum_below(tree, reader))
@@ -149,12 +149,12 @@ class _Expression:
         """As a function of the state of the one node that it speaks of."""
         return self.make(tuple(child.over_state() for child in self.children))
 
-    def over_parts(self, parts: list[Part]) -> Callable[[Any], Any]:
+    def over_parts(self, parts: list[Term]) -> Callable[[Any], Any]:
         """As a function of the values of `parts`, to which the ones that it needs are added."""
         if len(self.nodes) == 1:
             (node,) = self.nodes
             index = len(parts)
-            parts.append(Part(node, self.text, self.over_state()))
+            parts.append(Term(node, self.text, self.over_state()))
             return operator.itemgetter(index)
         return self.make(tuple(child.over_parts(parts) for child in self.children))
 
@@ -253,7 +253,7 @@ class _Reader:
 # ── special forms ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _conjuncts(tree: ast.expr, reader: _Reader) -> tuple[Part, ...] | None:
+def _conjuncts(tree: ast.expr, reader: _Reader) -> tuple[Term, ...] | None:
     """One part per node, if the condition is a conjunction of such."""
     terms = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
     by_node: dict[NodeId, list[_Expression]] = {}
@@ -263,7 +263,7 @@ def _conjuncts(tree: ast.expr, reader: _Reader) -> tuple[Part, ...] | None:
             return None
         by_node.setdefault(next(iter(expression.nodes)), []).append(expression)
     return tuple(
-        Part(node, _joined([e.text for e in found]), _all_of(tuple(e.over_state() for e in found)))
+        Term(node, _joined([e.text for e in found]), _all_of(tuple(e.over_state() for e in found)))
         for node, found in by_node.items()
     )
 
@@ -280,7 +280,7 @@ def _sum_below(tree: ast.expr, reader: _Reader) -> SumBelow | None:
     if not isinstance(operation, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
         return None
     sign = 1 if isinstance(operation, ast.Lt | ast.LtE) else -1
-    terms: list[tuple[int | float, Part]] = []
+    terms: list[tuple[int | float, Term]] = []
     left, right = _linear(tree.left, sign, reader, terms), _linear(tree.comparators[0], -sign, reader, terms)
     if left is None or right is None or len({part.node for _, part in terms}) < 2:
         return None
@@ -288,7 +288,7 @@ def _sum_below(tree: ast.expr, reader: _Reader) -> SumBelow | None:
 
 
 def _linear(
-    part: ast.expr, factor: int | float, reader: _Reader, terms: list[tuple[int | float, Part]]
+    part: ast.expr, factor: int | float, reader: _Reader, terms: list[tuple[int | float, Term]]
 ) -> int | float | None:
     """Adds `factor` times what the part says of nodes to `terms` and returns its constant. None if it is no sum."""
     if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub):
@@ -302,7 +302,7 @@ def _linear(
     expression = reader.read(part, 0)
     if len(expression.nodes) != 1 or ANY in expression.nodes:
         return None
-    terms.append((factor, Part(next(iter(expression.nodes)), expression.text, expression.over_state())))
+    terms.append((factor, Term(next(iter(expression.nodes)), expression.text, expression.over_state())))
     return 0
 
 

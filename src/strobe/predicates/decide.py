@@ -19,7 +19,7 @@ from strobe.model.cut import Cut
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from strobe.predicates.computation import Positions
-from strobe.predicates.condition import ANY, Condition, Part, Unevaluable
+from strobe.predicates.condition import ANY, Condition, Term, Unevaluable
 from strobe.predicates.conjunctive import Interval, definitely_all, possibly_all
 from strobe.predicates.lattice import DEFAULT_BOUNDS, Bounds, Walk
 from strobe.predicates.lattice import definitely as definitely_in_lattice
@@ -98,12 +98,12 @@ def _possibly_anywhere(run: Run, condition: Condition) -> Verdict:
     return _verdict(run, "possibly", False, "each state", cuts=looked)
 
 
-def _truths(run: Run, conjuncts: tuple[Part, ...]) -> dict[int, list[bool]]:
+def _truths(run: Run, conjuncts: tuple[Term, ...]) -> dict[int, list[bool]]:
     index = {node: i for i, node in enumerate(run.computation.nodes)}
     return {index[part.node]: [bool(value) for value in _values(run, part)] for part in conjuncts}
 
 
-def _numbers(run: Run, terms: tuple[tuple[int | float, Part], ...]) -> dict[int, list[Number]]:
+def _numbers(run: Run, terms: tuple[tuple[int | float, Term], ...]) -> dict[int, list[Number]]:
     index = {node: i for i, node in enumerate(run.computation.nodes)}
     sums: dict[int, list[Number]] = {}
     for factor, part in terms:
@@ -118,7 +118,7 @@ def _numbers(run: Run, terms: tuple[tuple[int | float, Part], ...]) -> dict[int,
     return sums
 
 
-def _values(run: Run, part: Part) -> list[Any]:
+def _values(run: Run, part: Term) -> list[Any]:
     values = []
     for number, state in enumerate(run.states(part.node)):
         try:

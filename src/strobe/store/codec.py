@@ -29,6 +29,7 @@ from strobe.model.cut import Json, canonical
 from strobe.model.errors import Damaged, HostFault, Misuse, StrobeError
 from strobe.model.graph import Graph, graph_from_json, graph_to_json
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.model.strict_json import NotJson, parse
 from strobe.store.fields import Fault, Fields, short
 from strobe.store.manifest import (
@@ -36,7 +37,6 @@ from strobe.store.manifest import (
     BlobRef,
     ChannelRecord,
     InFlight,
-    Kind,
     Manifest,
     NodeRecord,
     Prepared,

@@ -17,18 +17,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline, check_uid
+from strobe.model.kind import Kind
 from strobe.model.paths import check_relative, check_text
 from strobe.store.times import utc_seconds
 
 __all__ = [
-    "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Kind", "Manifest", "NodeRecord", "Prepared",
+    "FORMAT", "NOTHING", "BlobRef", "ChannelRecord", "InFlight", "Manifest", "NodeRecord", "Prepared",
     "SinkRecord", "Timing",
 ]  # fmt: skip
 
@@ -40,11 +40,6 @@ _MOST_PARTITIONS: Final = (1 << 31) - 1
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UTC = re.compile(r"\d{4}-(0\d|1[0-2])-([0-2]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?Z")
-
-
-class Kind(Enum):
-    CHECKPOINT = "checkpoint"
-    SAVEPOINT = "savepoint"
 
 
 @dataclass(frozen=True, slots=True)

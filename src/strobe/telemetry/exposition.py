@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from strobe.model.errors import Misuse
-from strobe.telemetry.families import Family, Kind, merge
+from strobe.telemetry.families import Family, MetricKind, merge
 
 __all__ = ["Address", "MetricsServer", "render"]
 
@@ -52,7 +52,7 @@ class _Collector(Collector):
     def collect(self) -> Iterator[PrometheusMetric]:
         for family in merge(self._source()):
             metric = family.metric
-            kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
             written = kind(metric.name.removesuffix("_total"), metric.help, labels=metric.labels)
             for sample in family.samples:
                 written.add_metric(sample.labels, sample.value)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Family", "Kind", "Metric", "Of", "Sample", "Values", "gather", "merge"]
+__all__ = ["Family", "Metric", "MetricKind", "Of", "Sample", "Values", "gather", "merge"]
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     GAUGE = "gauge"
     COUNTER = "counter"  # rises; begins again when the driver does
 
@@ -24,7 +24,7 @@ class Metric:
     """`labels` in the order in which samples give them. `flink` is what Flink calls it, if it has it."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...]
     flink: str = ""

@@ -9,14 +9,14 @@ from strobe.hosts.spark.snapshot.metrics import status_from_json
 from strobe.model.errors import StrobeError
 from strobe.store.locate import jobs_in
 from strobe.telemetry.exposition import render
-from strobe.telemetry.families import Family, Kind, Metric, Sample
+from strobe.telemetry.families import Family, Metric, MetricKind, Sample
 from strobe.telemetry.job_metrics import job_families
 from strobe.telemetry.live_metrics import system_families
 from strobe.web.home_reader import HomeReader
 
 __all__ = ["ANSWERS", "scrape"]
 
-ANSWERS = Metric("strobe_up", Kind.GAUGE, "1 if the job or system runs and answers, else 0.", ("name", "kind"))
+ANSWERS = Metric("strobe_up", MetricKind.GAUGE, "1 if the job or system runs and answers, else 0.", ("name", "kind"))
 
 
 def scrape(jobs: HomeReader, accept: str) -> tuple[bytes, str]:

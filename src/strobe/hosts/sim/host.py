@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from strobe.hosts.sim.network import Barrier, End, Item, Marker, Order, Stamped, Wire
-from strobe.hosts.sim.parts import Part, capture
+from strobe.hosts.sim.parts import Recording, capture
 from strobe.hosts.sim.protocols import Factory, ProtocolSpec, Start
 from strobe.hosts.sim.sites import Control, Driver, Finished, Site
 from strobe.model.app import Application
@@ -97,7 +97,7 @@ class Host:
             script = tuple(scripts.get(node, ())) if scripts else ()
             self.sites[node] = Site(node, app.initial(node), self.factory(graph, node, 0), script)
         self.wires: dict[ChannelId, Wire] = {c.id: Wire(c) for c in graph.channels}
-        self.parts: dict[SnapshotId, Part] = {}
+        self.parts: dict[SnapshotId, Recording] = {}
         self.finished: dict[SnapshotId, Finished] = {}
         self.aborted: dict[SnapshotId, str] = {}  # why
         self.started: dict[SnapshotId, None] = {}  # and neither finished nor aborted
@@ -263,12 +263,12 @@ class Host:
                 wire.queue.append(Barrier(effect.snapshot))
             self._sent(wire)
 
-    def _part(self, snapshot: SnapshotId) -> Part:
+    def _part(self, snapshot: SnapshotId) -> Recording:
         if snapshot in self.aborted:
-            return Part(snapshot)  # what still comes of it goes nowhere
+            return Recording(snapshot)  # what still comes of it goes nowhere
         part = self.parts.get(snapshot)
         if part is None:
-            part = self.parts[snapshot] = Part(snapshot)
+            part = self.parts[snapshot] = Recording(snapshot)
             self.newest = max(self.newest, snapshot)
         return part
 

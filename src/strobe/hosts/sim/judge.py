@@ -25,10 +25,10 @@ from strobe.model.errors import ProtocolError
 from strobe.model.ids import SnapshotId
 from strobe.protocol.chandy_lamport import ChandyLamport
 
-__all__ = ["Failure", "Judge", "Kind", "PhantomJudge"]
+__all__ = ["Failure", "Judge", "PhantomJudge", "ViolationKind"]
 
 
-class Kind(StrEnum):
+class ViolationKind(StrEnum):
     CUT = "cut"
     INVARIANT = "invariant"
     PROTOCOL = "protocol"
@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    kind: Kind
+    kind: ViolationKind
     sentence: str
     snapshot: SnapshotId | None = None
 
@@ -91,10 +91,10 @@ class Judge:
             yield from self._markers(world, snapshot)
 
     def refused(self, error: ProtocolError) -> Failure:
-        return Failure(Kind.PROTOCOL, f"{type(error).__name__}: {error.what}")
+        return Failure(ViolationKind.PROTOCOL, f"{type(error).__name__}: {error.what}")
 
     def restless(self, choices: int) -> Failure:
-        return Failure(Kind.LIVENESS, f"the run has not come to its end after {choices} choices.")
+        return Failure(ViolationKind.LIVENESS, f"the run has not come to its end after {choices} choices.")
 
     def _complete(self, complete: Finished) -> tuple[Failure, ...]:
         key = complete.key()
@@ -106,13 +106,13 @@ class Judge:
     def _check(self, complete: Finished) -> Iterator[Failure]:
         snapshot = complete.cut.snapshot
         if complete.violation is not None:
-            yield Failure(Kind.CUT, complete.violation, snapshot)
+            yield Failure(ViolationKind.CUT, complete.violation, snapshot)
         load = self._workload
         if load is None or len(complete.cut.states) < len(load.graph.nodes):
             return  # an invariant speaks of a whole system
         broken = load.check(complete.cut)
         if broken is not None:
-            yield Failure(Kind.INVARIANT, f"snapshot {snapshot}: {broken}", snapshot)
+            yield Failure(ViolationKind.INVARIANT, f"snapshot {snapshot}: {broken}", snapshot)
 
     def _markers(self, world: World, snapshot: SnapshotId) -> Iterator[Failure]:
         if not self._one_marker:
@@ -121,26 +121,30 @@ class Judge:
             count = world.markers.get((channel, snapshot), 0)
             if count != 1:
                 yield Failure(
-                    Kind.MARKERS, f"snapshot {snapshot}: {count} markers were sent on {channel}, not one.", snapshot
+                    ViolationKind.MARKERS,
+                    f"snapshot {snapshot}: {count} markers were sent on {channel}, not one.",
+                    snapshot,
                 )
 
     def _rest(self, world: World) -> Iterator[Failure]:
         for snapshot in sorted({*world.started, *(s for s, _ in world.plan)} - self._missed):
             yield Failure(
-                Kind.LIVENESS, f"snapshot {snapshot} never completed, although the run came to its end.", snapshot
+                ViolationKind.LIVENESS,
+                f"snapshot {snapshot} never completed, although the run came to its end.",
+                snapshot,
             )
         for snapshot, why in world.aborted.items():
             if snapshot not in self._aborts:
-                yield Failure(Kind.LIVENESS, f"snapshot {snapshot} was given up: {why}.", snapshot)
+                yield Failure(ViolationKind.LIVENESS, f"snapshot {snapshot} was given up: {why}.", snapshot)
         for wire in world.wires.values():
             if wire.queue:
                 left = f"{len(wire.queue)} item{'s' if len(wire.queue) > 1 else ''}"
-                yield Failure(Kind.LIVENESS, f"channel {wire.id} is held for ever, with {left} waiting in it.")
+                yield Failure(ViolationKind.LIVENESS, f"channel {wire.id} is held for ever, with {left} waiting in it.")
         recording = {site.id: getattr(site.machine, "recording", ()) for site in world.sites.values()}
         for node, snapshots in recording.items():
             for snapshot in snapshots:
                 yield Failure(
-                    Kind.LIVENESS,
+                    ViolationKind.LIVENESS,
                     f"snapshot {snapshot}: {node} still records, although the run came to its end.",
                     snapshot,
                 )
@@ -149,7 +153,7 @@ class Judge:
         end = Cut(SnapshotId(0), states, dict.fromkeys(world.wires, ()))
         broken = None if self._workload is None else self._workload.check(end)
         if broken is not None:
-            yield Failure(Kind.INVARIANT, f"at the end: {broken}")
+            yield Failure(ViolationKind.INVARIANT, f"at the end: {broken}")
 
 
 class PhantomJudge(Judge):
@@ -179,4 +183,4 @@ class PhantomJudge(Judge):
             if shown.found and not self._asked(self._load, cut_of(world)).found:
                 snapshot = one.cut.snapshot
                 why = "; ".join((shown.sentence, *shown.details))
-                yield Failure(Kind.PHANTOM, f"snapshot {snapshot} shows what is not there: {why}.", snapshot)
+                yield Failure(ViolationKind.PHANTOM, f"snapshot {snapshot} shows what is not there: {why}.", snapshot)

@@ -1,8 +1,8 @@
 """A snapshot while it is being put together, and the host's own knowledge of where it was cut.
 
 The simulator sees everything, so at each recording it notes how far every channel was: that is the truth that law 1
-speaks of, taken without the protocol's help. `Part.violation` compares the two. It needs no journal and no history,
-which makes it the check for exhaustive exploration and for hundreds of thousands of seeds; the verifier in
+speaks of, taken without the protocol's help. `Recording.violation` compares the two. It needs no journal and no
+history, which makes it the check for exhaustive exploration and for hundreds of thousands of seeds; the verifier in
 `strobe.verify` comes to the same verdict from a journal alone, and the tests hold the two against each other.
 """
 
@@ -18,7 +18,7 @@ from strobe.model.cut import Cut, Json, Message, canonical
 from strobe.model.graph import Channel, Graph
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 
-__all__ = ["Part", "capture", "frozen"]
+__all__ = ["Recording", "capture", "frozen"]
 
 
 def capture(state: Json) -> Json:
@@ -47,7 +47,7 @@ class Reach(NamedTuple):
     unreceived: tuple[int, ...]
 
 
-class Part:
+class Recording:
     """What has been recorded of one snapshot."""
 
     __slots__ = ("_key", "channels", "finished", "reached", "sent", "snapshot", "states")
@@ -61,8 +61,8 @@ class Part:
         self.reached: dict[ChannelId, Reach] = {}
         self._key: object = None
 
-    def copy(self) -> Part:
-        new = Part(self.snapshot)
+    def copy(self) -> Recording:
+        new = Recording(self.snapshot)
         new.states = self.states.copy()
         new.channels = self.channels.copy()
         new.finished = self.finished

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from strobe.hosts.sim.dice import Dice
 from strobe.hosts.sim.faults import Faults
-from strobe.hosts.sim.judge import Failure, Kind
+from strobe.hosts.sim.judge import Failure, ViolationKind
 from strobe.hosts.sim.network import Order
 from strobe.hosts.sim.protocols import PROTOCOLS, ProtocolSpec, Start
 from strobe.hosts.sim.runner import SimConfig, run
@@ -239,24 +239,24 @@ def _by_clock(seed: int, protocol: str | None, machine: Callable[..., Any] | Non
     try:
         result = run(config, machine=machine)
     except ProtocolError as error:
-        refused = Failure(Kind.PROTOCOL, f"{type(error).__name__}: {error.what}")
+        refused = Failure(ViolationKind.PROTOCOL, f"{type(error).__name__}: {error.what}")
         return Trial(seed, config.protocol, what, (refused,), 0, 0)
-    failures = [Failure(Kind.PROTOCOL, sentence) for sentence in result.refused]
+    failures = [Failure(ViolationKind.PROTOCOL, sentence) for sentence in result.refused]
     for verdict in result.verdicts:
         if verdict.law is not None:
-            failures.append(Failure(Kind.CUT, verdict.law, verdict.cut.snapshot))
+            failures.append(Failure(ViolationKind.CUT, verdict.law, verdict.cut.snapshot))
         if verdict.invariant is not None:
-            failures.append(Failure(Kind.INVARIANT, verdict.invariant, verdict.cut.snapshot))
-    failures += (Failure(Kind.LIVENESS, f"snapshot {s} never completed.", s) for s in result.incomplete)
+            failures.append(Failure(ViolationKind.INVARIANT, verdict.invariant, verdict.cut.snapshot))
+    failures += (Failure(ViolationKind.LIVENESS, f"snapshot {s} never completed.", s) for s in result.incomplete)
     if not result.crashes:
         failures += (
-            Failure(Kind.LIVENESS, f"snapshot {s} was given up, but nobody asked for it: {why}.", s)
+            Failure(ViolationKind.LIVENESS, f"snapshot {s} was given up, but nobody asked for it: {why}.", s)
             for s, why in result.aborted.items()
         )
     if not result.at_rest:
-        failures.append(Failure(Kind.LIVENESS, "the run does not come to rest."))
+        failures.append(Failure(ViolationKind.LIVENESS, "the run does not come to rest."))
     if result.end is not None:
-        failures.append(Failure(Kind.INVARIANT, f"at the end: {result.end}"))
+        failures.append(Failure(ViolationKind.INVARIANT, f"at the end: {result.end}"))
     assert result.journal is not None
     found, snapshots = _verify(result.journal, workload(config.workload, config.nodes, config.params), proof)
     return Trial(seed, config.protocol, what, (*failures, *found), snapshots, len(result.journal.events))
@@ -264,11 +264,11 @@ def _by_clock(seed: int, protocol: str | None, machine: Callable[..., Any] | Non
 
 def _verify(journal: Journal, app: Application, proof: bool) -> tuple[tuple[Failure, ...], int]:
     report = check_journal(journal)
-    found = [Failure(Kind.VERIFIER, v.sentence, v.snapshot) for v in report.violations]
+    found = [Failure(ViolationKind.VERIFIER, v.sentence, v.snapshot) for v in report.violations]
     if proof and not found:
         for event in journal.events:
             if isinstance(event, Completed):
                 proved = prove(journal, event.cut, app)
                 if not proved.holds:
-                    found.append(Failure(Kind.VERIFIER, proved.sentence, event.cut.snapshot))
+                    found.append(Failure(ViolationKind.VERIFIER, proved.sentence, event.cut.snapshot))
     return tuple(found), len(report.snapshots)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from strobe.hosts.sim.judge import Kind
+from strobe.hosts.sim.judge import ViolationKind
 from strobe.hosts.sim.network import Barrier, Item, Marker, Stamped
 from strobe.hosts.sim.protocols import Start
 from strobe.hosts.sim.sites import Choice
@@ -109,7 +109,7 @@ class _Shrinker:
     # ── systems ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _smaller_graphs(self, system: System) -> Iterator[System]:
-        if self.kind in (Kind.INVARIANT, Kind.PHANTOM):
+        if self.kind in (ViolationKind.INVARIANT, ViolationKind.PHANTOM):
             return  # it speaks of the whole system
         graph = system.graph
         for gone in reversed(graph.nodes if len(graph.nodes) > 1 else ()):

@@ -10,7 +10,7 @@ Invariant: a site, wire or part that a fork may share is copied before it change
 from __future__ import annotations
 
 from strobe.hosts.sim.host import Host, Plan
-from strobe.hosts.sim.parts import Part
+from strobe.hosts.sim.parts import Recording
 from strobe.hosts.sim.protocols import Start
 from strobe.hosts.sim.sites import Choice, Control, Driver, Finished, Site
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
@@ -21,7 +21,7 @@ __all__ = ["Choice", "Control", "Driver", "Finished", "Plan", "Site", "World"]
 class World(Host):
     _own_parts: set[SnapshotId] | None = None  # None: never forked, so all are
 
-    def _part(self, snapshot: SnapshotId) -> Part:
+    def _part(self, snapshot: SnapshotId) -> Recording:
         part = super()._part(snapshot)
         if self._own_parts is not None and snapshot not in self._own_parts and snapshot in self.parts:
             part = self.parts[snapshot] = part.copy()

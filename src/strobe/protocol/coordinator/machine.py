@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from strobe.model.errors import HostFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.protocol.coordinator.messages import (
     TOLERABLE_REFUSALS,
     AbortRequested,
@@ -39,7 +40,6 @@ from strobe.protocol.coordinator.messages import (
     DeclinedBy,
     Dispose,
     FailJob,
-    Kind,
     ManifestFailed,
     ManifestWritten,
     NodeLost,

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeAlias
 
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.protocol.events import ORDINARY, BarrierOptions
 
 __all__ = [
     "TOLERABLE_REFUSALS", "AbortRequested", "Acknowledged", "AllLost", "AnnounceAbort", "AnnounceComplete",
     "CoordinatorEffect", "CoordinatorInput", "CoordinatorSettings", "CutRefused", "DeclinedBy", "Dispose", "FailJob",
-    "Kind", "ManifestFailed", "ManifestWritten", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger",
+    "ManifestFailed", "ManifestWritten", "NodeLost", "NodeReady", "Reply", "Tick", "Trigger",
     "TriggerRequested", "WakeAt", "WriteManifest",
 ]  # fmt: skip
 
 
 TOLERABLE_REFUSALS = 3  # cuts in a row
-
-
-class Kind(Enum):
-    CHECKPOINT = "checkpoint"
-    SAVEPOINT = "savepoint"
 
 
 @dataclass(frozen=True, slots=True)

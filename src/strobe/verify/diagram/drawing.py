@@ -10,7 +10,7 @@ from strobe.verify.diagram.labels import Labels
 from strobe.verify.diagram.layout import Layout, lay_out
 from strobe.verify.diagram.legend import Legend, captions, notes
 from strobe.verify.diagram.plan import Plan, Way
-from strobe.verify.diagram.spacetime import Arrow, Kind, SpaceTime, Taken, space_time
+from strobe.verify.diagram.spacetime import Arrow, MarkKind, SpaceTime, Taken, space_time
 from strobe.verify.diagram.svg import Box, Canvas, Curve, Spot, number, text_width
 from strobe.verify.diagram.theme import (
     DASHES,
@@ -106,8 +106,8 @@ class _Drawing:
             turns = [(self.plan.left, True)]
             for at in self.layout.shown:
                 point = self.run.points[at]
-                if point.kind is Kind.RESTART or (point.kind is Kind.CRASH and point.node == node):
-                    turns.append((self.plan.x(at), point.kind is Kind.RESTART))
+                if point.kind is MarkKind.RESTART or (point.kind is MarkKind.CRASH and point.node == node):
+                    turns.append((self.plan.x(at), point.kind is MarkKind.RESTART))
             ends = [x for x, _ in turns[1:]] + [self.plan.right]
             for (start, up), end in zip(turns, ends, strict=True):
                 style = f'stroke="{LINE}" stroke-width="1.5"{"" if up else _DOTTED}'
@@ -197,7 +197,7 @@ class _Drawing:
             tint = FAINT if point.snapshot is None else self.plan.colours.get(point.snapshot, FAINT)
             reach = 4.5
             match point.kind:
-                case Kind.RECORD:
+                case MarkKind.RECORD:
                     reach = 7.0
                     corners = [Spot(x, y - 7), Spot(x + 7, y), Spot(x, y + 7), Spot(x - 7, y)]
                     title = f"{point.node} records for snapshot {point.snapshot}, after step {point.step}"
@@ -205,17 +205,17 @@ class _Drawing:
                     title += "" if state is None else f": {short(state, 200)}"
                     self.canvas.polygon(corners, f'fill="{tint}" stroke="{GROUND}" stroke-width="1.5"', title)
                     self.legend.note("record", tint)
-                case Kind.MARKER:
+                case MarkKind.MARKER:
                     title = f"{point.node} gets a marker of snapshot {point.snapshot}"
                     self.canvas.circle(spot, 2.8, f'fill="{GROUND}" stroke="{tint}" stroke-width="1.5"', title)
-                case Kind.CRASH:
+                case MarkKind.CRASH:
                     reach = 7.0
                     cross = f"M{number(x - 6)} {number(y - 6)}l12 12m0 -12l-12 12"
                     style = f'fill="none" stroke="{WARNING}" stroke-width="3"'
                     self.canvas.path(cross, style, f"{point.node} crashes")
                     self.legend.note("crash")
                 case _:
-                    hollow = point.kind is Kind.IDLE
+                    hollow = point.kind is MarkKind.IDLE
                     fill = f'fill="{GROUND}" stroke="{INK}"' if hollow else f'fill="{INK}" stroke="{GROUND}"'
                     action = short(point.action, 60)
                     title = f"{point.node}, step {point.step}" + (f": {action}" if action else "")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from strobe.model.ids import NodeId
-from strobe.verify.diagram.spacetime import Arrow, CutLine, Kind, Marker, SpaceTime
+from strobe.verify.diagram.spacetime import Arrow, CutLine, Marker, MarkKind, SpaceTime
 
 __all__ = ["Gap", "Layout", "lay_out"]
 
@@ -66,7 +66,7 @@ def lay_out(run: SpaceTime, max_events: int) -> Layout:
         closing = [m for m in markers if not m.first]
         hidden_markers = len(closing)
         markers = [m for m in markers if m.first]
-        dropped = {m.end for m in closing if m.end is not None and run.points[m.end].kind is Kind.MARKER}
+        dropped = {m.end for m in closing if m.end is not None and run.points[m.end].kind is MarkKind.MARKER}
         points = [i for i in points if i not in dropped]
     cuts = list(run.cuts)
     if len(points) > max_events:

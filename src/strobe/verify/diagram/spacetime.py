@@ -39,10 +39,10 @@ from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.verify.diagram.order import in_causal_order
 from strobe.verify.journal import Journal
 
-__all__ = ["Arrow", "Crossing", "CutLine", "Kind", "Marker", "Point", "Role", "SpaceTime", "Taken", "space_time"]
+__all__ = ["Arrow", "Crossing", "CutLine", "MarkKind", "Marker", "Point", "Role", "SpaceTime", "Taken", "space_time"]
 
 
-class Kind(Enum):
+class MarkKind(Enum):
     STEP = auto()
     """A step that received or sent a message."""
     IDLE = auto()
@@ -89,7 +89,7 @@ class Taken(NamedTuple):
 class Point:
     node: NodeId | None
     """None: a restart, which all nodes share."""
-    kind: Kind
+    kind: MarkKind
     step: int
     snapshot: Taken | None = None
     action: Json = None
@@ -189,15 +189,15 @@ class _Reader:
         epoch = self.epochs[-1]
         match event:
             case Internal(node, step, action):
-                self._add(Point(node, Kind.IDLE, step, action=action))
+                self._add(Point(node, MarkKind.IDLE, step, action=action))
             case Received(node, step, channel, seq):
-                at = self._add(Point(node, Kind.STEP, step))
+                at = self._add(Point(node, MarkKind.STEP, step))
                 epoch.receives.setdefault((channel, seq), []).append((at, step))
             case Sent(node, step, channel, seq, payload):
                 epoch.sends[channel, seq] = _Send(self._step(node, step), step, payload)
             case MarkerReceived(node, step, channel, number):
                 snapshot = self._taken(number)
-                at = self._add(Point(node, Kind.MARKER, step, snapshot))
+                at = self._add(Point(node, MarkKind.MARKER, step, snapshot))
                 epoch.marker_ends[channel, snapshot] = at, False
                 self._arrived[at] = channel, snapshot
             case Recorded(node, step, number):
@@ -210,7 +210,7 @@ class _Reader:
             case Lost(channel, seq):
                 epoch.lost.add((channel, seq))
             case Crashed(node):
-                self._add(Point(node, Kind.CRASH, 0))
+                self._add(Point(node, MarkKind.CRASH, 0))
             case Completed(cut):
                 self._complete(cut)
             case Restarted(_, cut):
@@ -242,28 +242,28 @@ class _Reader:
     def _step(self, node: NodeId, step: int) -> int:
         """The point of a step that sends: the one that is open, or a new one."""
         match self._open(node):
-            case at, Point(_, Kind.STEP | Kind.IDLE as kind, number, _, action) if number == step:
-                if kind is Kind.IDLE:
-                    self.points[at] = Point(node, Kind.STEP, step, action=action)
+            case at, Point(_, MarkKind.STEP | MarkKind.IDLE as kind, number, _, action) if number == step:
+                if kind is MarkKind.IDLE:
+                    self.points[at] = Point(node, MarkKind.STEP, step, action=action)
                 return at
-        return self._add(Point(node, Kind.STEP, step))
+        return self._add(Point(node, MarkKind.STEP, step))
 
     def _record(self, node: NodeId, step: int, snapshot: Taken) -> int:
         match self._open(node):
-            case at, Point(_, Kind.MARKER, _, cause) if cause == snapshot and at in self._arrived:
-                self.points[at] = Point(node, Kind.RECORD, step, snapshot)
+            case at, Point(_, MarkKind.MARKER, _, cause) if cause == snapshot and at in self._arrived:
+                self.points[at] = Point(node, MarkKind.RECORD, step, snapshot)
                 self.epochs[-1].marker_ends[self._arrived[at]] = at, True
                 return at
-        return self._add(Point(node, Kind.RECORD, step, snapshot))
+        return self._add(Point(node, MarkKind.RECORD, step, snapshot))
 
     def _marker(self, node: NodeId, step: int, snapshot: Taken) -> int:
         match self._open(node):
-            case at, Point(_, Kind.RECORD | Kind.MARKER, _, mine) if mine == snapshot:
+            case at, Point(_, MarkKind.RECORD | MarkKind.MARKER, _, mine) if mine == snapshot:
                 return at
-        return self._add(Point(node, Kind.MARKER, step, snapshot))
+        return self._add(Point(node, MarkKind.MARKER, step, snapshot))
 
     def _restart(self, cut: Cut) -> None:
-        self.points.append(Point(None, Kind.RESTART, 0, Taken(cut.snapshot)))
+        self.points.append(Point(None, MarkKind.RESTART, 0, Taken(cut.snapshot)))
         at = len(self.points) - 1
         self.before.append(None)
         self.restarts.append(at)

@@ -32,13 +32,14 @@ from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.model.errors import StrobeError
 from strobe.model.events import Completed, Restarted
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.protocol.coordinator import Coordinator
 from strobe.protocol.coordinator import messages as snap
 from strobe.protocol.restore import messages as back
 from strobe.store.consistency import InconsistentCut
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import SavepointLayout
-from strobe.store.manifest import Kind, Manifest
+from strobe.store.manifest import Manifest
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["LiveCoordinator"]
@@ -206,7 +207,7 @@ class LiveCoordinator:
             self._intake.add(node, piece)
 
     def peer_said(self, node: NodeId, message: control.Control) -> None:
-        if isinstance(message, control.Part):
+        if isinstance(message, control.PartTaken):
             self._part(node, message)
         elif isinstance(message, control.Decline):
             self._feed(
@@ -275,7 +276,7 @@ class LiveCoordinator:
         manifest = self.store.latest(timeline)
         return otherwise if manifest is None else load(self.store, manifest.snapshot, self.graph)
 
-    def _part(self, node: NodeId, part: control.Part) -> None:
+    def _part(self, node: NodeId, part: control.PartTaken) -> None:
         snapshot, incarnation = SnapshotId(part.snapshot), Incarnation(part.incarnation)
         gathering = self._gathering.get(snapshot)
         if gathering is None or gathering.incarnation != incarnation:
@@ -295,7 +296,7 @@ class LiveCoordinator:
         if initiators:
             self.graph.check_reachable(initiators)
         name, outcome = self._requests.add(initiators, directory, breakpoint)
-        self._feed(snap.TriggerRequested(name, snap.Kind(kind.value)))
+        self._feed(snap.TriggerRequested(name, kind))
         return outcome
 
     def _feed(self, *inputs: snap.CoordinatorInput) -> None:
@@ -328,12 +329,12 @@ class LiveCoordinator:
     def _trigger(self, trigger: snap.Trigger) -> None:
         request = self._requests.of(self._snapshots.request_of(trigger.snapshot))
         where, store = None, self.store
-        if trigger.kind is snap.Kind.SAVEPOINT:
+        if trigger.kind is Kind.SAVEPOINT:
             where, store = self.savepoint(trigger.snapshot, request.directory)
         self._memory.reserve(SnapshotId((trigger.snapshot + 99) // 100 * 100))
         self._gathering[trigger.snapshot] = Gathering(
             trigger.snapshot,
-            Kind(trigger.kind.value),
+            trigger.kind,
             self.incarnation,
             self._revival.timeline,
             utc_now(self._clock),

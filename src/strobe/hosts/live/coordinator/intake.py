@@ -8,7 +8,7 @@ from pathlib import Path
 
 from strobe.hosts.live.snapshot.bulk import Spool
 from strobe.hosts.live.snapshot.snapshots import NodePart
-from strobe.hosts.live.wire.control import Part, Piece
+from strobe.hosts.live.wire.control import PartTaken, Piece
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.store.base import Data
 from strobe.store.scratch import Scratch
@@ -33,7 +33,7 @@ class Intake:
         except OSError as error:
             self._trouble[snapshot, node] = f"its part could not be kept below {self._root}: {error.strerror}"
 
-    def take(self, node: NodeId, part: Part) -> NodePart | str:
+    def take(self, node: NodeId, part: PartTaken) -> NodePart | str:
         """The whole part, or why there is none."""
         snapshot = SnapshotId(part.snapshot)
         if (snapshot, node) in self._trouble:

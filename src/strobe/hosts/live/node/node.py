@@ -44,7 +44,7 @@ from strobe.hosts.live.wire.control import (
     IsRefused,
     IsRunning,
     Order,
-    Part,
+    PartTaken,
     Piece,
     SetBreak,
     SnapshotAsked,
@@ -404,7 +404,7 @@ class Node:
             control.send(item)
         return not control.is_congested()
 
-    def recorded(self, part: Part) -> None:
+    def recorded(self, part: PartTaken) -> None:
         if self.life is not None and self.life.journal is not None:
             self.life.journal.flush()
         if self._control is not None and len(pack(part)) > self._control.session.max_item:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from strobe.hosts.live.node.capture import Captured, Capturing, capture
 from strobe.hosts.live.snapshot.bulk import packed, packed_size
-from strobe.hosts.live.wire.control import Part, TimerState
+from strobe.hosts.live.wire.control import PartTaken, TimerState
 from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 
@@ -27,7 +27,7 @@ class PartOwner(Protocol):
         """A piece of a state, or of a channel's content; False: the next one waits until `Recordings.resume`."""
         ...
 
-    def recorded(self, part: Part) -> None: ...
+    def recorded(self, part: PartTaken) -> None: ...
 
     def declined(self, snapshot: SnapshotId, reason: str) -> None: ...
 
@@ -143,7 +143,7 @@ class Recordings:
         if self._open.pop(recording.snapshot, None) is None:
             return
         self._owner.recorded(
-            Part(
+            PartTaken(
                 incarnation=self._incarnation,
                 snapshot=recording.snapshot,
                 state_bytes=captured.size,

@@ -16,14 +16,15 @@ import msgspec
 
 from strobe.hosts.live.api.codec import decode_plain, is_stamped, item_to_json, number_of, to_json
 from strobe.hosts.live.snapshot.bulk import EMPTY, Bulk, Stored, fetch, unpacked
-from strobe.hosts.live.wire.control import Part, TimerState
+from strobe.hosts.live.wire.control import PartTaken, TimerState
 from strobe.model.cut import Cut, Message
 from strobe.model.errors import Damaged, Failed, Misuse, PeerFault
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.base import Data
 from strobe.store.consistency import InconsistentCut, check_manifest
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Kind, Manifest, NodeRecord
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Manifest, NodeRecord
 from strobe.store.snapshots import Session, SnapshotStore
 
 __all__ = [
@@ -37,7 +38,7 @@ MESSAGES: Final = "messages.msgpack"
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    part: Part
+    part: PartTaken
     state: Data
     contents: Mapping[ChannelId, Data] = field(default_factory=dict)  # of channels that were not empty
 

@@ -27,9 +27,9 @@ from strobe.hosts.live.system.system import System
 from strobe.hosts.shared.clock import utc_now
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import Kind
 
 __all__ = ["Ending", "Plan", "Viewer", "serve"]
 

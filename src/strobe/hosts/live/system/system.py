@@ -41,11 +41,12 @@ from strobe.hosts.live.wire.control import Figures
 from strobe.hosts.live.wire.tls import NOBODY
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.predicates.stable import Finding
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.manifest import Kind, Manifest
+from strobe.store.manifest import Manifest
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["Status", "System"]

@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from strobe.hosts.live.wire.framing import Kind, frame
+from strobe.hosts.live.wire.framing import FrameKind, frame
 from strobe.model.errors import Misuse, PeerFault
 from strobe.model.ids import Incarnation
 
@@ -111,7 +111,7 @@ class Dialling:
         self._hello = _encode(_Hello(VERSION, secrets.token_bytes(_NONCE), claim))
 
     def begin(self) -> bytes:
-        return frame(Kind.HELLO, self._hello)
+        return frame(FrameKind.HELLO, self._hello)
 
     def challenged(self, body: bytes) -> bytes:
         """Answers the challenge, once the other side has proved itself."""
@@ -121,12 +121,12 @@ class Dialling:
             raise PeerFault(f"A challenge cannot be read: {error}.") from None
         if not hmac.compare_digest(challenge.proof, _proof(self._key, b"accepting", self._hello, challenge.nonce)):
             raise _wrong("The accepting side does not know the key")
-        return frame(Kind.PROOF, _proof(self._key, b"dialling", self._hello, challenge.nonce))
+        return frame(FrameKind.PROOF, _proof(self._key, b"dialling", self._hello, challenge.nonce))
 
     @staticmethod
     def answered(kind: int, body: bytes) -> Welcome | Refusal:
         try:
-            return _welcome(body) if kind == Kind.WELCOME else _refusal(body)
+            return _welcome(body) if kind == FrameKind.WELCOME else _refusal(body)
         except msgspec.DecodeError as error:
             raise PeerFault(f"The answer to a greeting cannot be read: {error}.") from None
 
@@ -142,7 +142,7 @@ class Accepting:
     def greeted(self, body: bytes) -> bytes:
         self._hello = body
         return frame(
-            Kind.CHALLENGE, _encode(_Challenge(self._nonce, _proof(self._key, b"accepting", body, self._nonce)))
+            FrameKind.CHALLENGE, _encode(_Challenge(self._nonce, _proof(self._key, b"accepting", body, self._nonce)))
         )
 
     def proved(self, body: bytes) -> Claim:
@@ -158,8 +158,8 @@ class Accepting:
 
     @staticmethod
     def welcome(received: int, life: str) -> bytes:
-        return frame(Kind.WELCOME, _encode(Welcome(received, life)))
+        return frame(FrameKind.WELCOME, _encode(Welcome(received, life)))
 
     @staticmethod
     def refuse(refusal: Refusal) -> bytes:
-        return frame(Kind.REFUSED, _encode(refusal))
+        return frame(FrameKind.REFUSED, _encode(refusal))

@@ -16,7 +16,7 @@ from strobe.model.errors import PeerFault
 
 __all__ = [
     "PIECE", "AbortPart", "BreakHit", "BreakRefused", "ClearBreak", "Control", "Decline", "Fault", "Figures",
-    "FiguresAsked", "Finish", "Go", "HasTerminated", "IsReady", "IsRefused", "IsRunning", "Order", "Part", "Piece",
+    "FiguresAsked", "Finish", "Go", "HasTerminated", "IsReady", "IsRefused", "IsRunning", "Order", "PartTaken", "Piece",
     "SetBreak", "SnapshotAsked", "SnapshotDone", "TakePart", "TimerState", "pack", "pieces", "unpack",
 ]  # fmt: skip
 
@@ -126,7 +126,7 @@ class IsRunning(_Message, frozen=True):
     incarnation: int
 
 
-class Part(_Message, frozen=True):
+class PartTaken(_Message, frozen=True, tag="Part"):
     """The node's part of a snapshot; the pieces of its state and of its channels' contents came before.
 
     `sent` and `received` count the messages of each channel at the recording, since the beginning of the system;
@@ -197,8 +197,8 @@ class Fault(_Message, frozen=True):
 
 
 Control: TypeAlias = (
-    Order | Go | TakePart | AbortPart | SnapshotDone | FiguresAsked | Finish | IsReady | IsRefused | IsRunning | Part
-    | Decline | SnapshotAsked | HasTerminated | Figures | Fault
+    Order | Go | TakePart | AbortPart | SnapshotDone | FiguresAsked | Finish | IsReady | IsRefused | IsRunning
+    | PartTaken | Decline | SnapshotAsked | HasTerminated | Figures | Fault
     | SetBreak | ClearBreak | BreakHit | BreakRefused
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from strobe.model.errors import Misuse, PeerFault
 
-__all__ = ["HANDSHAKE_LIMIT", "MAX_FRAME", "Frame", "FrameReader", "Kind", "check_limit", "frame"]
+__all__ = ["HANDSHAKE_LIMIT", "MAX_FRAME", "Frame", "FrameKind", "FrameReader", "check_limit", "frame"]
 
 MAX_FRAME: Final = 1 << 24
 HANDSHAKE_LIMIT: Final = 1024
@@ -23,7 +23,7 @@ _HEAD = struct.Struct("!IB")
 HEAD: Final = _HEAD.size
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     HELLO = 1
     CHALLENGE = 2
     PROOF = 3
@@ -36,10 +36,10 @@ class Kind(IntEnum):
 
 
 Frame = tuple[int, bytes]
-_KINDS: Final = frozenset(int(kind) for kind in Kind)
+_KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 
 
-def frame(kind: Kind, body: bytes = b"") -> bytes:
+def frame(kind: FrameKind, body: bytes = b"") -> bytes:
     return _HEAD.pack(len(body) + 1, kind) + body
 
 

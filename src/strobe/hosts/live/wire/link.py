@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from strobe.hosts.live.wire.auth import Accepting, Claim, Dialling, Refusal, Welcome
-from strobe.hosts.live.wire.framing import HANDSHAKE_LIMIT, MAX_FRAME, FrameReader, Kind, frame
+from strobe.hosts.live.wire.framing import HANDSHAKE_LIMIT, MAX_FRAME, FrameKind, FrameReader, frame
 from strobe.hosts.live.wire.session import Session
 from strobe.hosts.live.wire.tls import Door, peer_of, why_broken
 from strobe.hosts.shared.strangers import Strangers
@@ -202,14 +202,14 @@ class _Connection(asyncio.Protocol, ABC):
                 if link is None:
                     self._handshake(kind, body)
                     link = self._link
-                elif kind == Kind.DATA:
+                elif kind == FrameKind.DATA:
                     link.data(body)
-                elif kind == Kind.ACK:
+                elif kind == FrameKind.ACK:
                     link.acknowledgement(body)
-                elif kind == Kind.PING:
-                    self._transport.write(frame(Kind.PONG))
-                elif kind != Kind.PONG:
-                    raise PeerFault(f"{Kind(kind).name} came in the middle of a session.")
+                elif kind == FrameKind.PING:
+                    self._transport.write(frame(FrameKind.PONG))
+                elif kind != FrameKind.PONG:
+                    raise PeerFault(f"{FrameKind(kind).name} came in the middle of a session.")
                 if self._transport.is_closing():
                     return
         except PeerFault as fault:
@@ -247,7 +247,7 @@ class _Connection(asyncio.Protocol, ABC):
             self._drop("it has been silent for too long")
             return
         if self._silent:
-            self._transport.write(frame(Kind.PING))
+            self._transport.write(frame(FrameKind.PING))
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._beat)
 
     def _too_late(self) -> None:
@@ -267,7 +267,7 @@ class _Accepted(_Connection):
         self._auth = Accepting(key)
         self._accept = accept
         self._life = life
-        self._expected = Kind.HELLO
+        self._expected = FrameKind.HELLO
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -279,9 +279,9 @@ class _Accepted(_Connection):
 
     def _handshake(self, kind: int, body: bytes) -> None:
         if kind != self._expected:
-            raise PeerFault(f"{Kind(kind).name} came where {self._expected.name} was expected.")
-        if kind == Kind.HELLO:
-            self._expected = Kind.PROOF
+            raise PeerFault(f"{FrameKind(kind).name} came where {self._expected.name} was expected.")
+        if kind == FrameKind.HELLO:
+            self._expected = FrameKind.PROOF
             self._transport.write(self._auth.greeted(body))
             return
         claim = self._auth.proved(body)
@@ -319,10 +319,10 @@ class _Dialled(_Connection):
         self._transport.write(self._auth.begin())
 
     def _handshake(self, kind: int, body: bytes) -> None:
-        if not self._challenged and kind == Kind.CHALLENGE:
+        if not self._challenged and kind == FrameKind.CHALLENGE:
             self._challenged = True
             self._transport.write(self._auth.challenged(body))
-        elif self._challenged and kind in (Kind.WELCOME, Kind.REFUSED):
+        elif self._challenged and kind in (FrameKind.WELCOME, FrameKind.REFUSED):
             answer = self._auth.answered(kind, body)
             self._answered = True
             if isinstance(answer, Refusal):
@@ -333,7 +333,7 @@ class _Dialled(_Connection):
             else:
                 self._transport.close()
         else:
-            raise PeerFault(f"{Kind(kind).name} came in the middle of a handshake.")
+            raise PeerFault(f"{FrameKind(kind).name} came in the middle of a handshake.")
 
 
 class Dialer:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from strobe.hosts.live.wire.framing import MAX_FRAME, Kind, frame
+from strobe.hosts.live.wire.framing import MAX_FRAME, FrameKind, frame
 from strobe.model.errors import HostFault, PeerFault
 
 __all__ = ["WINDOW", "Session"]
@@ -134,7 +134,7 @@ class Session:
         out: list[bytes] = []
         if self._owed < self.received:
             self._owed, self._owed_bytes = self.received, 0
-            out.append(frame(Kind.ACK, _encode(self.received)))
+            out.append(frame(FrameKind.ACK, _encode(self.received)))
         if self._again:
             out += (sent.data for sent in list(self._frames)[-self._again :])
             self._again = 0
@@ -170,7 +170,7 @@ class Session:
 
     def _close(self, items: list[bytes], body: bytes) -> bytes:
         first = self._next
-        data = frame(Kind.DATA, body)
+        data = frame(FrameKind.DATA, body)
         self._next += len(items)
         self._frames.append(_Sent(first, self._next - 1, data))
         self._unacknowledged += len(data)

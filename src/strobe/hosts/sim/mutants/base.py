@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from strobe.hosts.sim.judge import Kind
+from strobe.hosts.sim.judge import ViolationKind
 
 __all__ = ["Mutant"]
 
@@ -14,6 +14,6 @@ __all__ = ["Mutant"]
 class Mutant:
     name: str
     protocols: tuple[str, ...]  # the modes in which the rule plays a part; the first is the one to see it in
-    shows: Kind  # how it is found out, where it matters most: in the first of the protocols
+    shows: ViolationKind  # how it is found out, where it matters most: in the first of the protocols
     machine: type[Any]  # with the constructor of the protocol's own machine
     rule: str  # what it breaks, in one sentence

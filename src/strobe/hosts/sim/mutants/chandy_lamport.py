@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from strobe.hosts.sim.judge import Kind
+from strobe.hosts.sim.judge import ViolationKind
 from strobe.hosts.sim.mutants.base import Mutant
 from strobe.model.ids import ChannelId, SeenIds, SnapshotId
 from strobe.protocol.chandy_lamport import ChandyLamport
@@ -215,30 +215,30 @@ class ForgetsAborted(ChandyLamport):
 _CL = ("chandy-lamport",)
 
 CHANDY_LAMPORT = (
-    Mutant("records-late", _CL, Kind.CUT, RecordsLate,
+    Mutant("records-late", _CL, ViolationKind.CUT, RecordsLate,
            "A node records its state before its markers, and before any later message, go out."),
-    Mutant("sends-markers-late", _CL, Kind.CUT, SendsMarkersLate,
+    Mutant("sends-markers-late", _CL, ViolationKind.CUT, SendsMarkersLate,
            "A marker goes out before every message that follows the recording."),
-    Mutant("records-from-before", _CL, Kind.CUT, RecordsFromBefore,
+    Mutant("records-from-before", _CL, ViolationKind.CUT, RecordsFromBefore,
            "A channel's content starts at the recording."),
-    Mutant("records-past-the-marker", _CL, Kind.CUT, RecordsPastTheMarker,
+    Mutant("records-past-the-marker", _CL, ViolationKind.CUT, RecordsPastTheMarker,
            "A channel's content ends at its marker."),
-    Mutant("fills-first-channel", _CL, Kind.CUT, FillsFirstChannel,
+    Mutant("fills-first-channel", _CL, ViolationKind.CUT, FillsFirstChannel,
            "The channel of the first marker is empty."),
-    Mutant("forwards-every-marker", _CL, Kind.PROTOCOL, ForwardsEveryMarker,
+    Mutant("forwards-every-marker", _CL, ViolationKind.PROTOCOL, ForwardsEveryMarker,
            "One marker on each channel: only the first marker is sent on."),
-    Mutant("forgets-finished", _CL, Kind.MARKERS, ForgetsFinished,
+    Mutant("forgets-finished", _CL, ViolationKind.MARKERS, ForgetsFinished,
            "A finished snapshot is remembered: nothing makes it start anew."),
-    Mutant("forgets-an-output", _CL, Kind.LIVENESS, ForgetsAnOutput,
+    Mutant("forgets-an-output", _CL, ViolationKind.LIVENESS, ForgetsAnOutput,
            "A marker is sent on every output channel."),
-    Mutant("rejoins", _CL, Kind.PROTOCOL, JoinsTwice,
+    Mutant("rejoins", _CL, ViolationKind.PROTOCOL, JoinsTwice,
            "A node that is asked to start a snapshot that it is recording does nothing."),
-    Mutant("finishes-early", _CL, Kind.CUT, FinishesEarly,
+    Mutant("finishes-early", _CL, ViolationKind.CUT, FinishesEarly,
            "A node's part is complete when the marker has come on every input."),
-    Mutant("drops-second-snapshot", _CL, Kind.LIVENESS, DropsSecondSnapshot,
+    Mutant("drops-second-snapshot", _CL, ViolationKind.LIVENESS, DropsSecondSnapshot,
            "Snapshots overlap: a marker counts while another snapshot is being recorded."),
-    Mutant("records-for-one-snapshot", _CL, Kind.CUT, RecordsForOneSnapshot,
+    Mutant("records-for-one-snapshot", _CL, ViolationKind.CUT, RecordsForOneSnapshot,
            "Snapshots share nothing: a message counts for each that is open."),
-    Mutant("forgets-aborted", _CL, Kind.PROTOCOL, ForgetsAborted,
+    Mutant("forgets-aborted", _CL, ViolationKind.PROTOCOL, ForgetsAborted,
            "A snapshot that was given up is never started again."),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from strobe.hosts.sim.judge import Kind
+from strobe.hosts.sim.judge import ViolationKind
 from strobe.hosts.sim.mutants.base import Mutant
 from strobe.model.ids import ChannelId, SnapshotId
 from strobe.protocol.events import (
@@ -166,28 +166,28 @@ class ForgetsAborted(LaiYang):
 _LY = ("lai-yang",)
 
 LAI_YANG = (
-    Mutant("delivers-before-colour", _LY, Kind.CUT, DeliversBeforeColour,
+    Mutant("delivers-before-colour", _LY, ViolationKind.CUT, DeliversBeforeColour,
            "Colour before delivery: a node records before it takes a later message in."),
-    Mutant("stamps-stale", _LY, Kind.CUT, StampsStale,
+    Mutant("stamps-stale", _LY, ViolationKind.CUT, StampsStale,
            "A message carries the number that its sender has at the sending."),
-    Mutant("records-any-colour", _LY, Kind.CUT, RecordsAnyColour,
+    Mutant("records-any-colour", _LY, ViolationKind.CUT, RecordsAnyColour,
            "A channel's content holds only messages of the old colour."),
-    Mutant("closes-at-the-count", _LY, Kind.CUT, ClosesAtTheCount,
+    Mutant("closes-at-the-count", _LY, ViolationKind.CUT, ClosesAtTheCount,
            "A channel stays open until everything that was counted has come."),
-    Mutant("forgets-received-before", _LY, Kind.LIVENESS, ForgetsReceivedBefore,
+    Mutant("forgets-received-before", _LY, ViolationKind.LIVENESS, ForgetsReceivedBefore,
            "What came before the recording counts against the sender's count."),
-    Mutant("counts-late", _LY, Kind.LIVENESS, CountsLate,
+    Mutant("counts-late", _LY, ViolationKind.LIVENESS, CountsLate,
            "The count is taken at the recording."),
-    Mutant("forgets-a-count", _LY, Kind.LIVENESS, ForgetsAnOutput,
+    Mutant("forgets-a-count", _LY, ViolationKind.LIVENESS, ForgetsAnOutput,
            "A count is sent for every output channel."),
-    Mutant("ignores-invitation", _LY, Kind.LIVENESS, IgnoresInvitation,
+    Mutant("ignores-invitation", _LY, ViolationKind.LIVENESS, IgnoresInvitation,
            "A count makes a node record that has not done so: on a silent channel nothing else would."),
-    Mutant("finishes-before-counts", _LY, Kind.CUT, FinishesEarly,
+    Mutant("finishes-before-counts", _LY, ViolationKind.CUT, FinishesEarly,
            "A node's part is complete when every input is closed."),
-    Mutant("skips-older", _LY, Kind.PROTOCOL, SkipsOlder,
+    Mutant("skips-older", _LY, ViolationKind.PROTOCOL, SkipsOlder,
            "A node that hears of a later snapshot first records those between as well."),
-    Mutant("records-for-newest-only", _LY, Kind.LIVENESS, RecordsForOneSnapshot,
+    Mutant("records-for-newest-only", _LY, ViolationKind.LIVENESS, RecordsForOneSnapshot,
            "Snapshots share nothing: an old message counts for each that is open."),
-    Mutant("forgets-aborted-number", _LY, Kind.LIVENESS, ForgetsAborted,
+    Mutant("forgets-aborted-number", _LY, ViolationKind.LIVENESS, ForgetsAborted,
            "A snapshot that was given up is not recorded by those who hear of it later."),
 )  # fmt: skip

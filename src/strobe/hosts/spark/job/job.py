@@ -60,8 +60,8 @@ from strobe.hosts.spark.stage.assemble import AssembledStage, draft_stages
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.model.redaction import redact
-from strobe.protocol.coordinator.messages import Kind
 from strobe.store.locate import locate
 from strobe.store.releases import released_up_to
 

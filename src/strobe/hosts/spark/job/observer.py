@@ -32,7 +32,7 @@ from strobe.hosts.spark.stage.runner import StageRunner
 from strobe.hosts.spark.stage.status import barrier_statuses, channel_statuses, rows_out, stage_status
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.invariants import Verdict
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 from strobe.store.manifest import NodeRecord
 
 __all__ = ["BatchDone", "Event", "InvariantJudged", "JobObserver", "SnapshotEnded"]

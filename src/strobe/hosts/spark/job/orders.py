@@ -20,7 +20,7 @@ from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
 from strobe.hosts.spark.snapshot.savepoints import Savepoint, SnapshotStores
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 from strobe.store.releases import Release
 
 __all__ = ["Orders"]

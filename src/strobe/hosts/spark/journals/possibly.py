@@ -28,7 +28,7 @@ from strobe.hosts.spark.journals.forward import Intervals, Messages, Numbers
 from strobe.hosts.spark.journals.tables import STEPS
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
-from strobe.predicates.condition import Condition, Part, Unevaluable, read_condition
+from strobe.predicates.condition import Condition, Term, Unevaluable, read_condition
 
 __all__ = ["Answer", "Node", "nodes_of", "possibly"]
 
@@ -106,7 +106,7 @@ def possibly(events: DataFrame, text: str, scratch: Path, tell: Callable[[str], 
     )
 
 
-def _conjuncts(condition: Condition) -> tuple[Part, ...]:
+def _conjuncts(condition: Condition) -> tuple[Term, ...]:
     if condition.conjuncts is None:
         raise Misuse(
             f"{condition.text!r} is no conjunction of conditions that each speak of one node, and only these are "
@@ -168,7 +168,7 @@ def _write_messages(events: DataFrame, nodes: Sequence[Node], directory: Path) -
     _write(met.filter("sender <> receiver").select("receiver", "step", "sender", "sent"), "receiver", "step", directory)
 
 
-def _write_intervals(events: DataFrame, nodes: Sequence[Node], parts: Sequence[Part], directory: Path) -> bool:
+def _write_intervals(events: DataFrame, nodes: Sequence[Node], parts: Sequence[Term], directory: Path) -> bool:
     """Returns whether Spark evaluated the conditions; else Python did."""
     if "state" not in events.columns:
         raise Misuse(
@@ -209,7 +209,7 @@ def _write_intervals(events: DataFrame, nodes: Sequence[Node], parts: Sequence[P
     return len(known) == len(parts)
 
 
-def _in_python(parts: dict[NodeId, Part], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _in_python(parts: dict[NodeId, Term], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         holds: list[bool | None] = []
         why: list[str | None] = []
@@ -226,7 +226,7 @@ def _in_python(parts: dict[NodeId, Part], batches: Iterator[pa.RecordBatch]) -> 
         )
 
 
-def _refuse_unknown(edges: DataFrame, nodes: Sequence[Node], parts: Sequence[Part], directory: Path) -> None:
+def _refuse_unknown(edges: DataFrame, nodes: Sequence[Node], parts: Sequence[Term], directory: Path) -> None:
     """A condition that cannot be evaluated in some state is a question that makes no sense."""
     written = edges.sparkSession.read.parquet(str(directory)) if any(directory.glob("index=*")) else None
     strange = [] if written is None else written.filter("holds is null").orderBy("first").limit(1).collect()

@@ -27,9 +27,10 @@ from strobe.hosts.spark.snapshot.savepoint_content import ContentCommit, content
 from strobe.hosts.spark.stage.assemble import DraftStage
 from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, Timeline
+from strobe.model.kind import Kind
 from strobe.model.paths import check_relative
 from strobe.store.locate import Located
-from strobe.store.manifest import ChannelRecord, Kind, Manifest
+from strobe.store.manifest import ChannelRecord, Manifest
 from strobe.store.tree import copy_regular
 
 __all__ = [

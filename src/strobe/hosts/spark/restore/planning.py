@@ -47,10 +47,11 @@ from strobe.hosts.spark.stage.assemble import DraftStage, sink_contexts
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, Timeline
+from strobe.model.kind import Kind
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.locate import Located
-from strobe.store.manifest import NOTHING, Kind, Manifest, NodeRecord
+from strobe.store.manifest import NOTHING, Manifest, NodeRecord
 from strobe.store.s3 import is_s3
 
 __all__ = ["has_run", "plan_restore"]

@@ -34,6 +34,7 @@ from strobe.hosts.spark.snapshot.progress import Progress, arrived, completed, w
 from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
+from strobe.model.kind import Kind
 from strobe.protocol.coordinator import Coordinator
 from strobe.protocol.coordinator.messages import (
     AbortRequested,
@@ -47,7 +48,6 @@ from strobe.protocol.coordinator.messages import (
     DeclinedBy,
     Dispose,
     FailJob,
-    Kind,
     ManifestFailed,
     ManifestWritten,
     NodeLost,

@@ -25,11 +25,10 @@ from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.model.invariants import OnViolation
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.leases import retiring
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, SinkRecord
-from strobe.store.manifest import Kind as ManifestKind
 from strobe.store.releases import HOLD
 
 __all__ = ["ManifestWriter", "snapshot_before"]
@@ -192,7 +191,7 @@ class ManifestWriter(SnapshotWriter):
                 channels[ChannelId(uid)] = record
         return Manifest(
             snapshot=progress.snapshot,
-            kind=ManifestKind(progress.kind.value),
+            kind=progress.kind,
             job=self._pipeline.name,
             host="spark",
             timeline=self._home.memory.timeline,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 from strobe.protocol.events import ORDINARY, BarrierOptions
 from strobe.protocol.two_phase_commit.messages import Prepared as Vote
 from strobe.store.manifest import InFlight, NodeRecord, SinkRecord

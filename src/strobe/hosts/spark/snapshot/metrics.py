@@ -11,8 +11,8 @@ import msgspec
 from strobe.hosts.spark.home.supervision import SupervisorStatus
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.model.errors import Failed
+from strobe.model.kind import Kind
 from strobe.model.redaction import redact
-from strobe.protocol.coordinator.messages import Kind
 
 __all__ = [
     "Backlog", "BarrierStatus", "ChannelStatus", "HeldStatus", "InvariantStatus", "JobStatus", "SinkStatus",

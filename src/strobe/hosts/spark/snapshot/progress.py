@@ -19,7 +19,7 @@ from strobe.hosts.shared.clock import utc_now
 from strobe.hosts.spark.home.history import PastSnapshot, PastStage
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 from strobe.store.manifest import NodeRecord, Timing
 
 __all__ = ["Progress", "arrived", "completed", "past", "with_figures"]

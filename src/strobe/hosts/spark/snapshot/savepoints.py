@@ -23,7 +23,7 @@ from strobe.hosts.spark.snapshot.targets import SavepointTarget, check_room, che
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 from strobe.store.codec import root_of
 from strobe.store.layout import SavepointLayout
 from strobe.store.manifest import BlobRef, ChannelRecord, Manifest

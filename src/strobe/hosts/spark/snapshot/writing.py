@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from strobe.hosts.spark.snapshot.messages import StagePart
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.ids import NodeId, SnapshotId
-from strobe.protocol.coordinator.messages import Kind
+from strobe.model.kind import Kind
 
 __all__ = ["SnapshotWriter"]
 
