@@ -26,7 +26,9 @@ def counting(root: Path) -> strobe.Pipeline:
     config = strobe.CheckpointConfig(interval=None)
     pipeline = strobe.Pipeline("counting", checkpoint=config, restart=strobe.RestartPolicy(attempts=0))
 
-    @pipeline.stage(uid="counts", output_mode="update")
+    seen = strobe.FileSink("seen", format="json", delivery="on_snapshot")
+
+    @pipeline.stage(uid="counts", output_mode="update", to=seen)
     def counts(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("who STRING").json(str(root / "in")).groupBy("who").count()
 
@@ -96,3 +98,27 @@ def test_a_batch_whose_rows_are_out_must_be_run_first(spark: SparkSession, tmp_p
         eventually(lambda: counts_in(tmp_path) == {"ann": 1, "bob": 1}, "the batch is run again", job)
     finally:
         job.stop()
+
+
+@pytest.mark.spark
+def test_a_sink_that_delivers_on_snapshot_goes_on_after_a_rescale(spark: SparkSession, tmp_path: Path) -> None:
+    """The rescale is a batch that no query has run, and no sink has been given."""
+    (tmp_path / "in").mkdir()
+    job = start(tmp_path, spark, 2)
+    try:
+        put(tmp_path, 1, "ann")
+        eventually(lambda: counts_in(tmp_path) == {"ann": 1}, "the first row is counted", job)
+    finally:
+        job.stop()
+    job = start(tmp_path, spark, 3)
+    try:
+        job.checkpoint()
+        put(tmp_path, 2, "bob")
+        eventually(lambda: counts_in(tmp_path) == {"ann": 1, "bob": 1}, "it goes on", job)
+        job.checkpoint()
+        assert job._commits.settle(PATIENCE)
+    finally:
+        job.stop()
+    files = (tmp_path / "seen").rglob("part-*.json")
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert sorted(row["who"] for row in rows) == ["ann", "bob"]

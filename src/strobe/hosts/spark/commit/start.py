@@ -8,7 +8,8 @@ vanishes with nothing left has its ledger closed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
@@ -53,10 +54,12 @@ def sink_works(
             if sink is not None:
                 ledger = SinkLedger(home, context.name, utc_now)
                 _check_kind(sink, context.name, ledger)
-                committed = spark_checkpoint.last_committed(stage_checkpoint(home, stage.spec.uid))
-                ledger.open(
-                    type(sink).__name__, context.timeline, NOTHING if committed is None else committed, context.staging
-                )
+                checkpoint = stage_checkpoint(home, stage.spec.uid)
+                last = spark_checkpoint.last_committed(checkpoint)
+                committed = NOTHING if last is None else last
+                ledger.open(type(sink).__name__, context.timeline, committed, context.staging)
+                for batch in _never_written(sink, ledger.ledger.boundary, checkpoint, committed):
+                    sink.write(stage.result.sparkSession.createDataFrame([], context.schema), batch)
                 found.append(
                     SinkWork(
                         sink, context, ledger,
@@ -67,6 +70,16 @@ def sink_works(
             works[stage.spec.uid] = tuple(found)
     _check_gone(home, {work.name for each in works.values() for work in each}, drop=drop)
     return works
+
+
+def _never_written(sink: TransactionalSink, boundary: int, checkpoint: Path, committed: int) -> Iterator[int]:
+    """Batches of the stage that no query has run. A rescale is such a batch: without rows, with another number of
+    partitions. The sink gets them as empty ones, or its next part would miss a batch."""
+    written = sink.last_batch()
+    for batch in range(max(boundary, NOTHING if written is None else written) + 1, committed + 1):
+        before = spark_checkpoint.read_offsets(checkpoint, batch - 1) if batch > 0 else None
+        if before is not None and before.partitions != spark_checkpoint.read_offsets(checkpoint, batch).partitions:
+            yield batch
 
 
 def explain_doubt(job: str, commits: Commits) -> str:
