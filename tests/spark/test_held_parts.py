@@ -30,7 +30,7 @@ class JudgedWorld(World):
         self.commits.judged(SnapshotId(snapshot), finding, NOW, f"it is {finding.value}")
 
     def release(self, snapshot: int) -> None:
-        release(self.commits, self.home, SnapshotId(snapshot), "ada@here")
+        release(self.commits, self.home, lambda release: None, SnapshotId(snapshot), "ada@here")
 
 
 @pytest.fixture

@@ -18,8 +18,10 @@ from pyspark.sql import functions as F
 import strobe
 from strobe.cli.main import cli
 from strobe.hosts.spark.job.job import Job, start_job
+from strobe.hosts.spark.job.observer import Event, InvariantJudged, RowsReleased
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Misuse, StrobeError
+from strobe.model.invariants import Outcome
 from strobe.store.places import checkpoints_of
 from strobe.store.releases import read_releases
 
@@ -100,6 +102,12 @@ class Bank:
         return done.return_value or 0, " ".join(done.output.split())
 
 
+def releases_told(job: Job) -> list[int]:
+    told: list[Event] = []
+    job.observer.subscribe(told.append)
+    return [event.release.snapshot for event in told if isinstance(event, RowsReleased)]
+
+
 @pytest.fixture
 def bank(spark: SparkSession, tmp_path: Path) -> Iterator[Bank]:
     bank = Bank(tmp_path, spark)
@@ -150,7 +158,7 @@ def test_a_wrong_total_never_becomes_visible_until_it_is_released(bank: Bank) ->
     assert (code, "the next `strobe run` makes them visible" in said) == (0, True)
     assert [r.snapshot for r in read_releases(bank.home, "bank")] == [newest]
     assert bank.visible() == good
-    bank.run()
+    assert releases_told(bank.run()) == [newest], "who watches the next run is told"
     assert bank.visible() == (13, Decimal("13.50"), Decimal("13.50"))
     assert "Nothing is held" in bank.say("release", "bank", str(newest))[1]
 
@@ -183,6 +191,7 @@ def test_a_running_job_goes_on_while_rows_are_held_and_lets_them_go_when_told(ba
     assert held is not None
     code, said = bank.say("release", "bank", f"bank/{held.snapshot}")
     assert (code, "are released" in said) == (0, True)
+    assert releases_told(job) == [held.snapshot]
     job._commits.settle(60)
     assert bank.visible()[0] >= 2
     path = job.stop_with_savepoint(bank.root / "kept")
@@ -194,6 +203,9 @@ def test_a_query_that_fails_holds_and_a_mended_one_lets_go(bank: Bank) -> None:
     job = bank.run(sql="select cast(account as integer) from state.balances")
     assert job.status().state == "failed"
     assert "could not be evaluated" in job.status().error
+    judged: list[Event] = []
+    job.observer.subscribe(judged.append)
+    assert [e.holds_back for e in judged if isinstance(e, InvariantJudged) and e.verdict.outcome is Outcome.FAILED]
     assert bank.run().status().state == "finished"
     assert bank.visible() == (4, ZERO, ZERO)
 

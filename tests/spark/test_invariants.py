@@ -126,7 +126,12 @@ def test_the_process_that_asks_may_die_and_the_next_snapshot_gets_another(root: 
     """Without Spark: there is no such snapshot, which is said; the point is who says it."""
     (root / "home/jobs/ledger").mkdir(parents=True)
     told: list[Verdict] = []
-    checks = InvariantChecks(ledger(root), root / "home", lambda reason: None, told.append)
+
+    def tell(verdict: Verdict, *, holds_back: bool) -> None:
+        assert not holds_back
+        told.append(verdict)
+
+    checks = InvariantChecks(ledger(root), root / "home", lambda reason: None, tell)
     checks.start()
     try:
         checks.completed(SnapshotId(1))

@@ -16,6 +16,7 @@ from strobe.hosts.spark.job.observer import JobObserver
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Outcome, Verdict
+from strobe.store.releases import Release
 from strobe.telemetry.notify import Notice, Notifier, read_secret, signature, target
 from tests.telemetry.samples import receiver
 
@@ -159,9 +160,27 @@ def test_people_are_told_of_a_violated_invariant_once_until_it_holds_again(tmp_p
         for number, outcome in enumerate(outcomes, 1):
             observer.judged(Verdict("none is made", SnapshotId(number), outcome, count=1, rows=({"total": 7},)))
         observer.judged(Verdict("another", SnapshotId(7), Outcome.VIOLATED))
-        events = [json.loads(post.body) for post in made.wait_for(3)]
-    assert [e["type"] for e in events] == ["invariant.violated"] * 3
-    assert [(e["details"]["invariant"], e["details"]["snapshot"]) for e in events] == [
-        ("none is made", 1), ("none is made", 6), ("another", 7),
+        events = [json.loads(post.body) for post in made.wait_for(4)]
+    assert [(e["type"], e["details"]["invariant"], e["details"]["snapshot"]) for e in events] == [
+        ("invariant.violated", "none is made", 1), ("invariant.failed", "none is made", 3),
+        ("invariant.violated", "none is made", 6), ("invariant.violated", "another", 7),
     ]  # fmt: skip
     assert events[0]["details"]["rows"] == [{"total": 7}]
+    assert [e["details"]["held"] for e in events] == [False] * 4
+
+
+def test_people_are_told_that_rows_are_held_because_a_query_fails_and_who_has_released_them() -> None:
+    observer = JobObserver()
+    with receiver() as made, Watchers(Watching(notify=(f"{made.url}/hook",)), "shop") as watchers:
+        observer.judged(Verdict("limit", SnapshotId(5), Outcome.FAILED, why="no column 'totl'"), holds_back=True)
+        observer.judged(Verdict("limit", SnapshotId(6), Outcome.FAILED, why="no column 'totl'"), holds_back=True)
+        watchers.watch_job(cast(Any, SimpleNamespace(observer=observer)))  # what was before it is told, too
+        observer.released(Release(SnapshotId(6), "ada@host", "2031-05-17T09:30:05.000Z", 2))
+        failed, released = (json.loads(post.body) for post in made.wait_for(2))
+    assert (failed["type"], failed["details"]["held"], failed["details"]["why"]) == (
+        "invariant.failed", True, "no column 'totl'",
+    )  # fmt: skip
+    assert failed["message"].endswith("the rows of snapshot 5 and of later ones are held")
+    assert (released["type"], released["details"]["by"], released["details"]["snapshot"]) == (
+        "rows.released", "ada@host", 6,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def savepoint_command(job: str, directory: str | None, session: Session) -> None
     """
     _check_live(session, job)
     done = call_job(session.home, job, "POST", "/v1/savepoint", _target(directory), timeout=None)
-    _show_savepoint(session, done)
+    held = held_on_disk(session.home, job)
+    _show_savepoint(session, done, held=held is not None and bool(held.reason))
 
 
 @click.command(
@@ -136,20 +138,28 @@ def savepoint_command(job: str, directory: str | None, session: Session) -> None
 @click.option("--savepoint", "directory", metavar="PLACE", help="Where the savepoint goes.  [default: the job's home]")
 @click.option("--drain", is_flag=True, help="Let the sources end and everything run through first.")
 @common_options
-def stop_command(job: str, directory: str | None, drain: bool, session: Session) -> None:
+def stop_command(job: str, directory: str | None, drain: bool, session: Session) -> int:
     """End a job with a savepoint: nothing that it does after the savepoint becomes visible.
 
     With --drain no more is read from the sources, the channels run empty, and event time comes to its end: all windows
     are closed and all event-time timers fire. Use it when the job shall not go on.
 
-    If the savepoint fails, the job goes on.
+    If the savepoint fails, the job goes on. Rows that invariants hold back stay where they are; after --drain, which is
+    to deliver everything, the exit code is 1 then.
     """
     _check_live(session, job)
     done = call_job(session.home, job, "POST", "/v1/stop", {**_target(directory), "drain": drain}, timeout=None)
-    if not session.json:
-        session.say(f"{job} is stopped.")
-        show_doubt(session, job)
-    _show_savepoint(session, done)
+    held = held_on_disk(session.home, job)
+    if session.json:
+        session.answer({**done, "held": None if held is None else asdict(held)})
+        return int(drain and held is not None)
+    session.say(f"{job} is stopped.")
+    show_doubt(session, job)
+    if drain and held is not None:
+        rest = "keep its home until the rows that are held are let go, or thrown away."
+        session.say((f"{job} is drained, but not everything is delivered: {rest}", "bold red"))
+    _show_savepoint(session, done, held=held is not None)
+    return int(drain and held is not None)
 
 
 @click.command(
@@ -218,7 +228,7 @@ def _target(directory: str | None) -> dict[str, Any]:
     return {"directory": directory if is_s3(directory) else str(Path(directory).absolute())}
 
 
-def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
+def _show_savepoint(session: Session, done: dict[str, Any], *, held: bool = False) -> None:
     if session.json:
         session.answer(done)
         return
@@ -228,7 +238,8 @@ def _show_savepoint(session: Session, done: dict[str, Any]) -> None:
     )
     session.say(("at   ", "bold"), done["path"])
     session.say(("root ", "bold"), done["root"])
-    session.say(f"next: strobe run -s {done['path']} FILE   goes on from it")
+    first = ", once what is held in it is released" if held else ""
+    session.say(f"next: strobe run -s {done['path']} FILE   goes on from it{first}")
     session.say(f"      strobe verify {done['path']} --root {done['root']}   checks every byte, wherever it is")
 
 

@@ -51,7 +51,7 @@ def release_command(job: str, snapshot: str, session: Session) -> None:
     if session.json:
         session.answer({**done, "job": job, "running": runs})
         return
-    session.say(f"{job}: {done['parts']} part(s) of snapshots up to {number} are released, by {by}.")
+    session.say(f"{job}: {done['parts']} part(s) of snapshots up to {done['snapshot']} are released, by {by}.")
     _go_on(session, job, runs=runs)
 
 

@@ -67,7 +67,7 @@ class Watchers:
         self._name = name
         self._close = contextlib.ExitStack()
         self.url: str | None = None
-        self._violated: set[str] = set()  # invariants, of which people have been told
+        self._told: set[tuple[str, Outcome]] = set()  # what people know of invariants that do not hold
         try:
             self._open(watching)
         except BaseException:
@@ -131,10 +131,17 @@ class Watchers:
             self._notifier.tell(Notice(type, self._name, message, details))
 
     def _hear(self, event: Event) -> None:
-        from strobe.hosts.spark.job.observer import InvariantJudged, SnapshotEnded
+        from strobe.hosts.spark.job.observer import InvariantJudged, RowsReleased, SnapshotEnded
 
         if isinstance(event, InvariantJudged):
-            self._judged(event.verdict)
+            self._judged(event.verdict, holds_back=event.holds_back)
+        if isinstance(event, RowsReleased):
+            done = event.release
+            self.tell(
+                "rows.released",
+                f"what was held up to snapshot {done.snapshot}, {done.parts} part(s), is released by {done.by}",
+                snapshot=int(done.snapshot), parts=done.parts, by=done.by, released=done.at,
+            )  # fmt: skip
         if isinstance(event, SnapshotEnded) and event.progress.status == "failed":
             progress = event.progress
             self.tell(
@@ -142,13 +149,19 @@ class Watchers:
                 duration_ms=round(progress.duration_ms), started=progress.started,
             )  # fmt: skip
 
-    def _judged(self, verdict: Verdict) -> None:
-        """Told once, until it holds again: else there were a message for every checkpoint from then on."""
-        if verdict.outcome is Outcome.HOLDS:
-            self._violated.discard(verdict.invariant)
-        elif verdict.outcome is Outcome.VIOLATED and verdict.invariant not in self._violated:
-            self._violated.add(verdict.invariant)
-            self.tell(
-                "invariant.violated", verdict.sentence, invariant=verdict.invariant, snapshot=int(verdict.snapshot),
-                count=verdict.count, rows=[dict(row) for row in verdict.rows],
-            )  # fmt: skip
+    def _judged(self, verdict: Verdict, *, holds_back: bool) -> None:
+        """Each trouble is told once, until it holds again: else there were a message for every checkpoint."""
+        name, outcome = verdict.invariant, verdict.outcome
+        if outcome is Outcome.HOLDS:
+            self._told = {told for told in self._told if told[0] != name}
+        if outcome not in (Outcome.VIOLATED, Outcome.FAILED) or (name, outcome) in self._told:
+            return
+        self._told.add((name, outcome))
+        held = f"; the rows of snapshot {verdict.snapshot} and of later ones are held" if holds_back else ""
+        more: dict[str, Any] = {"why": verdict.why}
+        if outcome is Outcome.VIOLATED:
+            more = {"count": verdict.count, "rows": [dict(row) for row in verdict.rows]}
+        self.tell(
+            f"invariant.{outcome.value}", verdict.sentence + held,
+            invariant=name, snapshot=int(verdict.snapshot), held=holds_back, **more,
+        )  # fmt: skip

@@ -8,7 +8,8 @@ moment: the note can come neither too late for a driver that starts, nor twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,14 +23,18 @@ from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Outcome
 from strobe.store.manifest import Manifest
 from strobe.store.places import checkpoints_of
-from strobe.store.releases import Release, append_release, holds_back, released_up_to
+from strobe.store.releases import Release, append_release, holds_back, read_releases, released_up_to
 from strobe.store.verdicts import read_verdicts
 
 if TYPE_CHECKING:
     from strobe.hosts.spark.commit.commits import Commits
+    from strobe.hosts.spark.commit.work import SinkWork
 
-__all__ = ["explain_held", "held_on_disk", "not_held", "not_judged_any_more", "release", "release_offline"]
+__all__ = [
+    "explain_held", "held_on_disk", "not_held", "not_judged_any_more", "open_commits", "release", "release_offline",
+]  # fmt: skip
 
+_log = logging.getLogger("strobe.sinks")
 _SHOWN: Final = 10
 
 
@@ -66,7 +71,24 @@ def held_on_disk(home: Path, job: str) -> HeldStatus | None:
     return HeldStatus(oldest, waiting[-1], parts, at, why, good=good)
 
 
-def release(commits: Commits, home: JobHome, snapshot: SnapshotId, by: str) -> Release:
+def open_commits(
+    commits: Commits,
+    works: Sequence[SinkWork],
+    manifests: Iterable[Manifest],
+    home: JobHome,
+    told: Callable[[Release], None],
+) -> None:
+    """At a start. What was released while no driver ran becomes visible now, and `told` is told of it."""
+    releases = read_releases(home.home, home.job)
+    newest = max(releases, key=lambda each: each.snapshot, default=None)
+    released = SnapshotId(0) if newest is None else newest.snapshot
+    waiting = [e.part.snapshot for work in works for e in work.in_doubt if e.state is not PartState.DECIDED]
+    commits.open(works, manifests, released)
+    if newest is not None and any(snapshot <= released for snapshot in waiting):
+        told(newest)
+
+
+def release(commits: Commits, home: JobHome, told: Callable[[Release], None], snapshot: SnapshotId, by: str) -> Release:
     """Of a job that runs here: what is held up to this snapshot becomes visible, in the background."""
     said: list[Release] = []
 
@@ -76,6 +98,8 @@ def release(commits: Commits, home: JobHome, snapshot: SnapshotId, by: str) -> R
         append_release(home.home, home.job, said[-1])
 
     commits.release(snapshot, note)
+    _log.info("what is held up to snapshot %d is released, by %s", snapshot, by)
+    told(said[-1])
     return said[-1]
 
 
@@ -85,9 +109,10 @@ def release_offline(home: Path, job: str, snapshot: SnapshotId, by: str) -> Rele
     claim.claim(lambda reason: None)
     try:
         waiting, parts = _waiting_on_disk(home, job, upto=snapshot)
-        if snapshot not in waiting:
+        if not waiting or (snapshot not in waiting and snapshot > claim.memory.snapshot):
             raise not_held(snapshot, _waiting_on_disk(home, job)[0])
-        release = Release(snapshot, by, utc_now(), parts)
+        # A savepoint, or one that is gone, names nothing of its own: what was held before it is meant.
+        release = Release(waiting[-1], by, utc_now(), parts)
         append_release(claim.home, job, release)
         crash_points.point("release.noted")
         return release

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
 import msgspec
 from pyspark import cloudpickle
@@ -62,6 +62,10 @@ def check_invariants(pipeline: Pipeline) -> None:
         )
 
 
+class Judged(Protocol):
+    def __call__(self, verdict: Verdict, *, holds_back: bool) -> None: ...
+
+
 @dataclass(slots=True)
 class _Of:
     """How one invariant is doing."""
@@ -89,7 +93,7 @@ class InvariantChecks:
         pipeline: Pipeline,
         home: Path,
         violated: Callable[[str], None],
-        judged: Callable[[Verdict], None] = lambda verdict: None,
+        judged: Judged = lambda verdict, *, holds_back: None,
     ) -> None:
         self.decide: Callable[[SnapshotId, Finding, str, str], None] = lambda snapshot, finding, at, why: None
         self._deciding: deque[_Wanted] = deque()
@@ -282,7 +286,7 @@ class InvariantChecks:
                 one.last = verdict
                 one.violations += verdict.outcome is Outcome.VIOLATED
             self._log.append(verdict)
-            self._judged(verdict)
+            self._judged(verdict, holds_back=one.invariant.on_violation is OnViolation.HOLD)
             if verdict.outcome in (Outcome.HOLDS, Outcome.SKIPPED):
                 continue
             _log.warning("%s", verdict.sentence)

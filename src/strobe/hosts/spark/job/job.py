@@ -25,7 +25,7 @@ from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
 from strobe.hosts.spark.commit.commits import Commits
-from strobe.hosts.spark.commit.holding import release
+from strobe.hosts.spark.commit.holding import open_commits, release
 from strobe.hosts.spark.commit.start import explain_doubt, sink_works
 from strobe.hosts.spark.home.job_home import JobHome, host_name
 from strobe.hosts.spark.home.job_state import JobState
@@ -63,7 +63,6 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.kind import Kind
 from strobe.model.redaction import redact
 from strobe.store.locate import locate
-from strobe.store.releases import released_up_to
 
 __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
 
@@ -221,7 +220,7 @@ class Job:
         self.orders = Orders(
             self.name, self._coordinator, self._stores,
             over=self._over_as, end=lambda: self._finish(JobState.STOPPED), drain=self._drain,
-            release=partial(release, self._commits, home),
+            release=partial(release, self._commits, home, self.observer.released),
         )  # fmt: skip
         for stage in stages:
             self._add(stage, has_source=reads_source(ready.descriptions[stage.spec.uid]))
@@ -229,7 +228,7 @@ class Job:
             runner.check()
         self._commits.before = self._writer.before
         works = [work for each in self._sinks.values() for work in each]
-        self._commits.open(works, self._writer.manifests(), released_up_to(home.home, home.job))
+        open_commits(self._commits, works, self._writer.manifests(), home, self.observer.released)
         self._coordinator.start()
         self.observer.start(self._runners, {s.spec.uid: s.result for s in stages})
         self._start_stages()

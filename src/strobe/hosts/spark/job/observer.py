@@ -2,8 +2,8 @@
 
 One thread looks at each stage once a second. Batches are added up (`stage.meter`), sources are asked for what they
 still have (`stage.backlog`). Those who `subscribe` are told of every batch and of every snapshot that ends, with the
-parts of its stages, in this thread, and of every verdict on an invariant, in the thread that has it: what they do must
-not take long, and what they raise is logged and no more.
+parts of its stages, in this thread, and of every verdict on an invariant and every release of what was held, in the
+thread that has it: what they do must not take long, and what they raise is logged and no more.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.invariants import Verdict
 from strobe.model.kind import Kind
 from strobe.store.manifest import NodeRecord
+from strobe.store.releases import Release
 
-__all__ = ["BatchDone", "Event", "InvariantJudged", "JobObserver", "SnapshotEnded"]
+__all__ = ["BatchDone", "Event", "InvariantJudged", "JobObserver", "RowsReleased", "SnapshotEnded"]
 
 _log = logging.getLogger("strobe.job")
 _EVERY: Final = 1.0  # seconds
@@ -59,10 +60,18 @@ class SnapshotEnded:
 
 @dataclass(frozen=True, slots=True)
 class InvariantJudged:
+    """`holds_back`: the invariant is one for which rows wait."""
+
     verdict: Verdict
+    holds_back: bool = False
 
 
-Event: TypeAlias = BatchDone | SnapshotEnded | InvariantJudged
+@dataclass(frozen=True, slots=True)
+class RowsReleased:
+    release: Release
+
+
+Event: TypeAlias = BatchDone | SnapshotEnded | InvariantJudged | RowsReleased
 
 
 @dataclass(slots=True)
@@ -169,9 +178,12 @@ class JobObserver:
         if progress.status != "in progress":
             self._ended.append(SnapshotEnded(progress, self._parts.pop(progress.snapshot, {})))
 
-    def judged(self, verdict: Verdict) -> None:
+    def judged(self, verdict: Verdict, *, holds_back: bool = False) -> None:
         """At once: the last verdicts come when the thread has ended."""
-        self._tell(InvariantJudged(verdict))
+        self._tell(InvariantJudged(verdict, holds_back))
+
+    def released(self, release: Release) -> None:
+        self._tell(RowsReleased(release))
 
     def noting(self, writer: SnapshotWriter) -> SnapshotWriter:
         """`writer`, with the parts of what it writes noted here."""

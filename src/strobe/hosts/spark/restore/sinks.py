@@ -99,9 +99,11 @@ def _visible_later(ledger: Ledger, manifest: Manifest, sink: str, fate: SinkFate
 
 def _held(manifest: Manifest, commit: list[Entry], context: SinkContext, home: JobHome) -> StrobeError | None:
     """Parts that the snapshot contains and that may not become visible: going back to it would do that."""
-    if not holds_back(manifest) or manifest.snapshot <= released_up_to(home.home, home.job):
+    if not holds_back(manifest):
         return None
-    held = [entry for entry in commit if entry.state is not PartState.DECIDED]
+    # Which snapshot has brought a part decides, not which one names it: a savepoint names what is held before it, too.
+    released = released_up_to(home.home, home.job)
+    held = [e for e in commit if e.state is not PartState.DECIDED and e.part.snapshot > released]
     if not held:
         return None
     return Misuse(
@@ -109,7 +111,7 @@ def _held(manifest: Manifest, commit: list[Entry], context: SinkContext, home: J
         "yet. Going back to it would make them visible.",
         untouched="Nothing was changed.",
         next=f"Restore a snapshot from before it, or let them go first: `strobe release {home.job} "
-        f"{manifest.snapshot}`.",
+        f"{max(entry.part.snapshot for entry in held)}`.",
     )
 
 
