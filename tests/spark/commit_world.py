@@ -98,6 +98,9 @@ class TableSink(TransactionalSink):
             table.staged -= set(rows)
         table.prepared.pop(part.handle, None)
 
+    def withdraw(self, part: Part, prepared: Json) -> None:
+        self.table.prepared.pop(part.handle, None)
+
     def abort(self, part: Part, prepared: Json) -> None:
         self.table.aborted.append(part.handle)
         self.table.prepared.pop(part.handle, None)

@@ -71,6 +71,23 @@ def test_a_refusal_leaves_the_rows_to_the_next_snapshot(world: World) -> None:
     assert world.judge() == []
 
 
+def test_what_is_prepared_is_withdrawn_if_the_ledger_cannot_note_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*args: object, **named: object) -> None:
+        raise Failed("ledger.json cannot be written: No space left on device.")
+
+    world.write()
+    with monkeypatch.context() as full:
+        full.setattr(world.ledger, "prepared", no_room)
+        with pytest.raises(Failed, match="No space left"):
+            world.take_snapshot()
+    assert world.table.prepared == {}, "nobody would end it"
+    assert world.table.staged == {0}
+    world.take_snapshot()
+    assert world.judge() == []
+
+
 def test_a_system_that_cannot_be_reached_is_asked_again_while_the_snapshot_waits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,9 +308,23 @@ class SinkWork:
         data = self.sink.prepare(part)
         crash_points.point("sink.part-prepared", context.stage)
         staged = context.staging.is_dir() and not Staging(context, sweep=False).missing(part)
-        self._ledger.prepared(part.handle, data, self.sink.by_hand(part), staged=staged)
+        try:
+            self._ledger.prepared(part.handle, data, self.sink.by_hand(part), staged=staged)
+        except (Failed, OSError):
+            self._withdraw(part, data)
+            raise
         crash_points.point("sink.vote-durable", context.stage)
         return protocol.Handle(part.handle)
+
+    def _withdraw(self, part: Part, data: Json) -> None:
+        """It is prepared, and no snapshot will name it: nobody would come back to it before the next part, if there is
+        one, and what holds locks there would hold them until then."""
+        try:
+            self.sink.withdraw(part, data)
+        except Fenced:
+            raise
+        except Exception as error:  # the next part, or the next start, finds it
+            _log.warning("%s: what was prepared for snapshot %d stays for now: %s", self.name, part.snapshot, error)
 
     def _refuse(self, task: _Prepare, reason: str) -> Failed:
         if task.part is not None:

@@ -250,6 +250,10 @@ class TransactionalSink(Sink):
         """Throw the part away; only at a restore to a snapshot that does not contain it. One that is gone is no fault.
         `prepared` is None if the crash was so early that nobody knows it."""
 
+    def withdraw(self, part: Part, prepared: Json) -> None:
+        """The part was prepared just now, and no snapshot will name it: let go of what it holds in the system outside,
+        such as locks. Its rows stay staged, and the next part has them."""
+
     def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool | None:
         """Whether the part is visible, if the sink can tell without touching anything; asked before a restore, when the
         part is in doubt and what was staged of it is gone. The sink is not open."""

@@ -7,10 +7,15 @@ sink's table.
 A prepared transaction is called `strobe/OWNER/JOB/STAGE/SINK/TIMELINE/SNAPSHOT/AFTER-THROUGH/ATTEMPT`, so that it is
 found by its name after any crash, of the driver or of Postgres, by this job and by nobody else: two homes may have jobs
 of the same name.
+
+*Fencing.* COMMIT PREPARED knows no condition, and cannot be part of a transaction that looks at the sink's row. So
+whoever commits, and whoever takes over, holds an advisory lock of the sink meanwhile: a driver that was given up
+commits before the new one's number stands there, or finds it and does not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import uuid
@@ -23,7 +28,7 @@ import psycopg
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.durable import write_durably
-from strobe.hosts.spark.connectors.base import Part, SinkContext
+from strobe.hosts.spark.connectors.base import Part, SinkContext, Unreachable
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, quoted
 from strobe.hosts.spark.connectors.postgres.load import MARKS, SINKS
 from strobe.model.errors import Fenced, Misuse
@@ -95,20 +100,43 @@ class Marks:
         self._make_tables(connection)
         self._check_owner(connection)
         self.send_away(connection, older=True)
-        standing = connection.execute(
-            f"INSERT INTO {self.of(SINKS)} AS s (sink, owner, table_name, incarnation, at) "
-            "VALUES (%s, %s, %s, %s, now()) ON CONFLICT (sink) DO UPDATE SET incarnation = excluded.incarnation, "
-            "table_name = excluded.table_name, at = now() "
-            "WHERE s.incarnation <= excluded.incarnation AND s.owner = excluded.owner RETURNING 1",
-            (self.sink, self.owner, self.table, int(self.context.incarnation)),
-        ).fetchone()
+        with self._alone(connection):
+            standing = connection.execute(
+                f"INSERT INTO {self.of(SINKS)} AS s (sink, owner, table_name, incarnation, at) "
+                "VALUES (%s, %s, %s, %s, now()) ON CONFLICT (sink) DO UPDATE SET incarnation = excluded.incarnation, "
+                "table_name = excluded.table_name, at = now() "
+                "WHERE s.incarnation <= excluded.incarnation AND s.owner = excluded.owner RETURNING 1",
+                (self.sink, self.owner, self.table, int(self.context.incarnation)),
+            ).fetchone()
         if standing is None:
             self._check_owner(connection)
-            raise Fenced(
-                f"A newer driver than incarnation {self.context.incarnation} of job {self.context.job!r} writes to "
-                f"{self.table} at {self.dsn.address}.",
-                untouched="Nothing was written.",
-            )
+            raise self._fenced()
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"A newer driver than incarnation {self.context.incarnation} of job {self.context.job!r} writes to "
+            f"{self.table} at {self.dsn.address}.",
+            untouched="Nothing was written.",
+        )
+
+    @contextlib.contextmanager
+    def _alone(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """No other driver of this sink commits or takes over. Who sleeps with the lock is sent away by the newer one;
+        Unreachable if that does not help."""
+        lock = (f"strobe {self.schema} {self.owner} {self.sink}",)
+        deadline = SYSTEM.monotonic() + _PATIENCE
+        while connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", lock).fetchone() != (True,):
+            if SYSTEM.monotonic() > deadline:
+                raise Unreachable(
+                    f"Sink {self.sink!r}: another driver of it holds its lock in Postgres at {self.dsn.address}.",
+                    untouched="Nothing was written.",
+                )
+            SYSTEM.sleep(0.02)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(psycopg.OperationalError):  # the connection is gone, and the lock with it
+                connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", lock)
 
     def _make_tables(self, connection: psycopg.Connection[Any]) -> None:
         there = connection.execute(
@@ -220,8 +248,14 @@ class Marks:
         self._end(connection, "ROLLBACK", gid)
 
     def commit(self, connection: psycopg.Connection[Any], gid: str) -> bool:
-        """False if there is no such transaction (any more)."""
-        return self._end(connection, "COMMIT", gid)
+        """False if there is no such transaction (any more); Fenced if a newer driver has the sink."""
+        with self._alone(connection):
+            newest = connection.execute(
+                f"SELECT incarnation FROM {self.of(SINKS)} WHERE sink = %s AND owner = %s", (self.sink, self.owner)
+            ).fetchone()
+            if newest is None or newest[0] > int(self.context.incarnation):
+                raise self._fenced()
+            return self._end(connection, "COMMIT", gid)
 
     def _end(self, connection: psycopg.Connection[Any], how: str, gid: str) -> bool:
         try:

@@ -256,13 +256,21 @@ class PostgresSink(TransactionalSink):
                     break
         self._staged(part).forget(part)
 
+    def withdraw(self, part: Part, prepared: Json) -> None:
+        """A prepared transaction holds its locks until it is ended, whoever waits for them."""
+        self._roll_back(part)
+        self._letters.drop(part)
+
     def abort(self, part: Part, prepared: Json) -> None:
+        self._roll_back(part)
+        self._letters.drop(part)
+        self._staged(part).forget(part)
+
+    def _roll_back(self, part: Part) -> None:
         with self._session() as connection:
             for found in self._marks.prepared(connection):
                 if (found.timeline, found.snapshot) == (int(part.timeline), int(part.snapshot)):
                     self._marks.roll_back(connection, found.gid)
-        self._letters.drop(part)
-        self._staged(part).forget(part)
 
     def recover(self, parts: Iterable[Part]) -> None:
         wanted = {(int(p.timeline), p.through) for p in parts}
