@@ -13,6 +13,7 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from strobe.hosts.live.system.checking import CheckReport
+from strobe.hosts.live.system.invariants import InvariantReport
 from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
 from strobe.hosts.spark.snapshot.metrics import (
     Backlog,
@@ -49,6 +50,7 @@ REPORT = Report(
     (NodeReport("a", "running", 13, 10, 20, 1.0, 2.0, 3, 4, 1, 2),),
     (SnapshotReport(4, "checkpoint", AT, 12.0, 1.0, 2.0, 30, 40, 5),),
     (CheckReport("deadlock", False, 4, "none"), CheckReport("garbage", None, 4, "could not be checked")),
+    invariants=(InvariantReport("none is made", "violated", 4, 2, 1, "the sum is off"),),
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from strobe.model.errors import Misuse
 from strobe.telemetry.exposition import Address, MetricsServer, render
 from strobe.telemetry.families import Metric, MetricKind, Of
 from strobe.telemetry.job_metrics import INVARIANT_METRICS, JOB_METRICS, SINK_METRICS, STAGE_METRICS, job_families
-from strobe.telemetry.live_metrics import NODE_METRICS, SYSTEM_METRICS, system_families
+from strobe.telemetry.live_metrics import LIVE_INVARIANT_METRICS, NODE_METRICS, SYSTEM_METRICS, system_families
 from tests.telemetry.samples import REPORT, STAGE, STATUS
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +30,7 @@ SECTIONS: dict[str, tuple[Of[Any], ...]] = {
     "An invariant": INVARIANT_METRICS,
     "A live system": SYSTEM_METRICS,
     "A node of a live system": NODE_METRICS,
+    "An invariant of a live system": LIVE_INVARIANT_METRICS,
 }
 METRICS: dict[str, Metric] = {row.metric.name: row.metric for table in SECTIONS.values() for row in table}
 

@@ -13,7 +13,8 @@ from strobe.hosts.spark.stage.meter import BatchReport
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from strobe.store.manifest import NodeRecord, Timing
-from strobe.telemetry.traces import Traces, check_settings
+from strobe.telemetry.spans import check_settings
+from strobe.telemetry.traces import Traces
 from tests.telemetry.samples import CHECKPOINT, attribute, receiver, spans_of
 
 PART = NodeRecord(batch=7, bytes_new=10, sync_ms=10.0, async_ms=20.0, timing=Timing(start_delay_ms=60.0))

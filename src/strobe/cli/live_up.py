@@ -15,19 +15,21 @@ from strobe.cli.detach import run_detached, starter
 from strobe.cli.log_files import PrivateLogFile, Redacted
 from strobe.cli.output import Command, Session, common_options
 from strobe.cli.system_view import PlainView, QuietView, TableView, farewell
-from strobe.cli.watching import Watchers, Watching, metrics_option
+from strobe.cli.watching import Watchers, Watching, watching_options
 from strobe.hosts.live.api.loading import load_topology
 from strobe.hosts.live.api.topology import DEFAULTS, Topology
 from strobe.hosts.live.journal.journals import journal_directory
 from strobe.hosts.live.node.by_hand import run_by_hand
 from strobe.hosts.live.system.report import Report
 from strobe.hosts.live.system.serving import Plan, serve
+from strobe.model.errors import StrobeError
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.layout import JobLayout
 
 __all__ = ["Seconds", "node_command", "up_command"]
 
 _INTERVAL = 10.0
+_LOGGERS = ("strobe.live", "strobe.notify", "opentelemetry")
 
 
 class Seconds(click.ParamType[float]):
@@ -57,6 +59,7 @@ class Seconds(click.ParamType[float]):
         ("strobe live up bank.toml --restore bank/12", "go back to snapshot 12"),
         ("strobe live up bank.toml --restore DIR --home elsewhere", "from a savepoint that was taken elsewhere"),
         ("strobe live up bank.toml --journal --for 5", "five seconds, with a journal to verify and to draw"),
+        ("strobe live up --notify https://ops.example/hook bank.toml", "somebody is told when a node dies"),
         ("strobe live up -d bank.toml", "in the background; see `strobe live status` and `down`"),
     ),
 )
@@ -78,7 +81,7 @@ class Seconds(click.ParamType[float]):
     metavar="S",
     help="How long to wait until all nodes are reached.",
 )
-@metrics_option
+@watching_options
 @click.option("--detach", "-d", is_flag=True, help="Return when the system runs; it goes on in the background.")
 @click.option("--starter-pipe", type=int, hidden=True)
 @common_options
@@ -89,7 +92,7 @@ def up_command(
     journal: bool,
     seconds: float | None,
     wait: float,
-    metrics: str | None,
+    watching: Watching,
     detach: bool,
     starter_pipe: int | None,
     session: Session,
@@ -128,8 +131,8 @@ def up_command(
         view = TableView(console, topology.name) if console.is_terminal else PlainView(session.say)
     with (
         starter(starter_pipe) as told,
-        Watchers(Watching(metrics), topology.name) as watchers,
         _Logs(session.home, topology.name, view),
+        Watchers(watching, topology.name, live=True) as watchers,
     ):
         if watchers.url is not None and not quiet:
             session.say(("metrics ", "bold"), watchers.url)
@@ -146,8 +149,12 @@ def up_command(
 
         view.running = say_running  # type: ignore[method-assign]
         view.show = show_report  # type: ignore[method-assign]
-        with view:
-            ending = serve(plan, view)
+        try:
+            with view:
+                ending = serve(plan, view, watchers.hear_system)
+        except StrobeError as error:
+            watchers.tell("system.failed", error.what)
+            raise
     if session.json and not detach:
         last = None if ending.report is None else ending.report.to_json()
         session.answer({"system": ending.system, "why": ending.why, "snapshot": ending.snapshot,
@@ -204,7 +211,7 @@ class _Logs:
     """The system's log goes to its file; warnings go to the view as well, above what it shows."""
 
     def __init__(self, home: Path, name: str, view: QuietView) -> None:
-        self._logger = logging.getLogger("strobe.live")
+        self._loggers = [logging.getLogger(name) for name in _LOGGERS]
         self._file = _LogFile(home.absolute() / JobLayout(name).driver_log, delay=True)
         self._file.setFormatter(Redacted("%(asctime)s %(levelname)s %(message)s"))
         self._shown = logging.Handler(logging.WARNING)
@@ -221,16 +228,19 @@ class _Logs:
             self._view.note(self._shown.format(record))
 
     def __enter__(self) -> None:
-        self._before = (self._logger.level, self._logger.propagate)
-        self._logger.setLevel(logging.INFO)
-        self._logger.propagate = False
-        self._logger.addHandler(self._file)
-        self._logger.addHandler(self._shown)
+        self._before = [(logger.level, logger.propagate) for logger in self._loggers]
+        for logger in self._loggers:
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+            logger.addHandler(self._file)
+            logger.addHandler(self._shown)
 
     def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self._file)
-        self._logger.removeHandler(self._shown)
-        self._logger.level, self._logger.propagate = self._before
+        for logger, (level, propagate) in zip(self._loggers, self._before, strict=True):
+            logger.removeHandler(self._file)
+            logger.removeHandler(self._shown)
+            logger.setLevel(level)
+            logger.propagate = propagate
         self._file.close()
 
 

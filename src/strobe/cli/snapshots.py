@@ -236,6 +236,8 @@ def _live_json(found: Located) -> dict[str, object]:
 
 def _show_live(session: Session, found: Located, manifest: Manifest) -> None:
     """Nodes with their states, and what is in flight: small enough, as a rule, to be read."""
+    from strobe.hosts.live.snapshot.snapshots import closed_ms
+
     cut = _cut(found)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("node", no_wrap=True)
@@ -243,7 +245,7 @@ def _show_live(session: Session, found: Located, manifest: Manifest) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for uid, node in manifest.nodes.items():
         waiting = sum(len(cut.channels[channel]) for channel in manifest.graph.inputs(uid))
-        figures = (human_bytes(node.bytes_total), f"{node.sync_ms:.1f} ms", human_ms(node.alignment_ms))
+        figures = (human_bytes(node.bytes_total), f"{node.sync_ms:.1f} ms", human_ms(closed_ms(node)))
         table.add_row(uid, *figures, f"{waiting:,}")
     session.console.print(table)
     for uid, state in cut.states.items():

@@ -19,17 +19,17 @@ from strobe.hosts.spark.home.job_state import JobState
 from strobe.model.invariants import Outcome, Verdict
 
 if TYPE_CHECKING:
+    from strobe.hosts.live.coordinator.outcomes import CheckMade
+    from strobe.hosts.live.coordinator.outcomes import Event as LiveEvent
     from strobe.hosts.live.system.report import Report
     from strobe.hosts.spark.job.job import Job
     from strobe.hosts.spark.job.observer import Event
+    from strobe.telemetry.live_traces import LiveTraces
+    from strobe.telemetry.traces import Traces
 
-__all__ = ["Watchers", "Watching", "metrics_option", "watching_options"]
+__all__ = ["Watchers", "Watching", "watching_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-metrics_option = click.option(
-    "--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there; on loopback without HOST."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,11 @@ def watching_options(function: Function) -> Function:
     def command(*args: Any, metrics: str | None, otel: bool, notify: tuple[str, ...], **named: Any) -> Any:
         return function(*args, watching=Watching(metrics, otel, notify), **named)
 
+    metrics = click.option(
+        "--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there; on loopback without HOST."
+    )
     otel = click.option(
-        "--otel", is_flag=True, help="Send traces of checkpoints and batches by OTLP, as OTEL_* variables say."
+        "--otel", is_flag=True, help="Send traces of snapshots (and batches) by OTLP, as OTEL_* variables say."
     )
     notify = click.option(
         "--notify",
@@ -57,17 +60,22 @@ def watching_options(function: Function) -> Function:
         metavar="URL|COMMAND",
         help="Tell of failures and violated invariants: POST to a URL, or a command's standard input. May be repeated.",
     )
-    return metrics_option(otel(notify(command)))  # type: ignore[return-value]
+    return metrics(otel(notify(command)))  # type: ignore[return-value]
 
 
 class Watchers:
     """Opened before anything starts, closed after everything has ended."""
 
-    def __init__(self, watching: Watching, name: str) -> None:
+    def __init__(self, watching: Watching, name: str, *, live: bool = False) -> None:
+        """`live`: what runs is a system of processes, not a job."""
         self._name = name
+        self._live = live
         self._close = contextlib.ExitStack()
         self.url: str | None = None
         self._told: set[tuple[str, Outcome]] = set()  # what people know of invariants that do not hold
+        self._found: set[str] = set()  # checks, likewise
+        self._traces: Traces | None = None
+        self._live_traces: LiveTraces | None = None
         try:
             self._open(watching)
         except BaseException:
@@ -75,7 +83,7 @@ class Watchers:
             raise
 
     def _open(self, watching: Watching) -> None:
-        self._server = self._traces = self._notifier = None
+        self._server = self._notifier = None
         if watching.notify:
             from strobe.telemetry.notify import Notifier, read_secret, target
 
@@ -83,17 +91,28 @@ class Watchers:
             self._notifier = Notifier([target(each, secret) for each in watching.notify])
             self._close.callback(self._notifier.stop)
         if watching.otel:
-            from strobe.telemetry.traces import Traces, check_settings
+            from strobe.telemetry.spans import check_settings
 
             if check_settings(os.environ):
-                self._traces = Traces(self._name)
-                self._close.callback(self._traces.stop)
+                self._open_traces()
         if watching.metrics is not None:
             from strobe.telemetry.exposition import Address, MetricsServer
 
             self._server = MetricsServer(Address.of(watching.metrics))
             self.url = self._server.url
             self._close.callback(self._server.stop)
+
+    def _open_traces(self) -> None:
+        if self._live:
+            from strobe.telemetry.live_traces import LiveTraces
+
+            self._live_traces = LiveTraces(self._name)
+            self._close.callback(self._live_traces.stop)
+        else:
+            from strobe.telemetry.traces import Traces
+
+            self._traces = Traces(self._name)
+            self._close.callback(self._traces.stop)
 
     def __enter__(self) -> Watchers:
         return self
@@ -118,6 +137,24 @@ class Watchers:
 
             families = system_families(report)
             self._server.source = lambda: families
+
+    def hear_system(self, event: LiveEvent) -> None:
+        """What happens in a live system."""
+        from strobe.hosts.live.coordinator.outcomes import CheckMade, InvariantJudged, NodeDied, SnapshotEnded
+
+        if self._live_traces is not None:
+            self._live_traces.hear(event)
+        if isinstance(event, InvariantJudged):
+            self._judged(event.verdict, holds_back=False)
+        elif isinstance(event, CheckMade):
+            self._checked(event)
+        elif isinstance(event, NodeDied):
+            self.tell("node.died", f"node {event.node}: {event.reason}", node=event.node, incarnation=event.incarnation)
+        elif isinstance(event, SnapshotEnded) and event.manifest is None:
+            self.tell(
+                f"{event.kind.value}.failed", event.reason, snapshot=int(event.snapshot),
+                duration_ms=round(event.duration_ms), started=event.started,
+            )  # fmt: skip
 
     def job_ended(self, job: Job) -> None:
         if job.state is JobState.FAILED:
@@ -147,6 +184,16 @@ class Watchers:
             self.tell(
                 f"{progress.kind.value}.failed", progress.reason, snapshot=int(progress.snapshot),
                 duration_ms=round(progress.duration_ms), started=progress.started,
+            )  # fmt: skip
+
+    def _checked(self, made: CheckMade) -> None:
+        """Told once, until a snapshot no longer shows it."""
+        if made.found is False:
+            self._found.discard(made.check)
+        elif made.found and made.check not in self._found:
+            self._found.add(made.check)
+            self.tell(
+                "check.found", made.sentence, check=made.check, snapshot=made.snapshot, lines=list(made.details)
             )  # fmt: skip
 
     def _judged(self, verdict: Verdict, *, holds_back: bool) -> None:

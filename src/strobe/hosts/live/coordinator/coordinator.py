@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from strobe.hosts.live.api.topology import Topology, parse_address
 from strobe.hosts.live.coordinator.breakpoints import Breakpoints
 from strobe.hosts.live.coordinator.intake import Intake
 from strobe.hosts.live.coordinator.memory import Memory
+from strobe.hosts.live.coordinator.outcomes import Listener, NodeDied, Outcomes
 from strobe.hosts.live.coordinator.peers import Peer, Reach
 from strobe.hosts.live.coordinator.requests import Requests, ignore_outcome
 from strobe.hosts.live.coordinator.revival import BEGINNING, Revival
@@ -60,6 +61,7 @@ class LiveCoordinator:
         restore_timeout: float = 30.0,
         on_failed: Callable[[str], None] = lambda reason: None,
         on_lost: Callable[[NodeId], None] = lambda node: None,
+        listener: Listener | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self.topology = topology
@@ -69,11 +71,9 @@ class LiveCoordinator:
         self.running = asyncio.Event()
         self.terminated = asyncio.Event()
         self.breakpoints = Breakpoints(self, self.graph)
-        self.aborted: dict[SnapshotId, str] = {}
+        self.outcomes = Outcomes(clock, listener)
         self.figures: dict[NodeId, control.Figures] = {}
         self.restores = 0
-        self.completed = 0
-        self.recent: deque[Manifest] = deque(maxlen=10)
         self._memory = memory
         self._journal_directory = journal
         self._journal: PartWriter | None = None
@@ -246,6 +246,7 @@ class LiveCoordinator:
 
     def peer_lost(self, node: NodeId, reason: str) -> None:
         _log.warning("Node %s is lost: %s", node, reason)
+        self.outcomes.tell(NodeDied(node, reason, self.incarnation))
         was_running = self.running.is_set()
         self.running.clear()
         self.terminated.clear()
@@ -285,7 +286,8 @@ class LiveCoordinator:
         if isinstance(taken, str):
             self._feed(snap.DeclinedBy(snapshot, node, incarnation, taken))
             return
-        gathering.parts[node] = taken
+        arrived = (self._clock.monotonic() - gathering.triggered) * 1000
+        gathering.parts[node] = replace(taken, arrived_ms=arrived)
         self._feed(snap.Acknowledged(snapshot, node, incarnation))
 
     # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,7 +316,7 @@ class LiveCoordinator:
             self._tell_all(control.SnapshotDone(self.incarnation, effect.snapshot))
         elif isinstance(effect, snap.AnnounceAbort):
             _log.warning("Snapshot %s is given up: %s", effect.snapshot, effect.reason)
-            self.aborted[effect.snapshot] = effect.reason
+            self.outcomes.given_up(effect.snapshot, self._gathering.get(effect.snapshot), effect.reason)
             self._drop(effect.snapshot)
             self._tell_all(control.AbortPart(self.incarnation, effect.snapshot))
         elif isinstance(effect, snap.Dispose):
@@ -340,6 +342,7 @@ class LiveCoordinator:
             utc_now(self._clock),
             store.begin(trigger.snapshot),
             where,
+            triggered=self._clock.monotonic(),
         )
         initiators = request.initiators or trigger.nodes
         for node in initiators:
@@ -358,14 +361,12 @@ class LiveCoordinator:
         try:
             manifest: Manifest = await self._blocking(write, *args)
         except (StrobeError, OSError) as error:
-            self._drop(gathering.snapshot)
             why = error.what if isinstance(error, StrobeError) else str(error)
             refused = isinstance(error, InconsistentCut)
             self._feed((snap.CutRefused if refused else snap.ManifestFailed)(gathering.snapshot, why.rstrip(".")))
             return
         self._gathering.pop(gathering.snapshot, None)
-        self.completed += 1
-        self.recent.append(manifest)
+        self.outcomes.complete(gathering, manifest)
         if gathering.kind is Kind.CHECKPOINT:
             self.latest = manifest
         if self._journal is not None:

@@ -157,5 +157,6 @@ class Recordings:
                 write_ms=captured.write_ms,
                 align_ms=recording.align_ms,
                 forked=captured.forked,
+                took_ms=recording.elapsed(),
             )
         )

@@ -8,7 +8,7 @@ is written it is checked against law 1, by positions (`strobe.store.consistency`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,12 +24,12 @@ from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId, Timelin
 from strobe.model.kind import Kind
 from strobe.store.base import Data
 from strobe.store.consistency import InconsistentCut, check_manifest
-from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Manifest, NodeRecord
+from strobe.store.manifest import BlobRef, ChannelRecord, InFlight, Manifest, NodeRecord, Timing
 from strobe.store.snapshots import Session, SnapshotStore
 
 __all__ = [
-    "Gathering", "Loaded", "NodePart", "check_fits", "gathered", "load", "stored_contents", "stored_states", "to_cut",
-    "write",
+    "Gathering", "Loaded", "NodePart", "check_fits", "closed_ms", "gathered", "load", "phases_of", "stored_contents",
+    "stored_states", "to_cut", "write",
 ]  # fmt: skip
 
 STATE: Final = "state.msgpack"
@@ -41,6 +41,7 @@ class NodePart:
     part: PartTaken
     state: Data
     contents: Mapping[ChannelId, Data] = field(default_factory=dict)  # of channels that were not empty
+    arrived_ms: float | None = None  # after the trigger of its snapshot
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Gathering:
     session: Session
     where: Path | None = None  # a savepoint's directory
     parts: dict[NodeId, NodePart] = field(default_factory=dict)
+    triggered: float = 0.0  # by the coordinator's clock
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,8 @@ def _manifest(
     for node in graph.nodes:
         part = gathering.parts[node].part
         ref = files[f"n/{node}"]
-        nodes[node] = NodeRecord(
+        nodes[node] = replace(
+            phases_of(gathering.parts[node]),
             files={STATE: ref},
             inputs={channel: part.received[channel] for channel in graph.inputs(node)},
             offsets={
@@ -147,9 +150,6 @@ def _manifest(
             },
             bytes_new=0 if ref.sha256 in known else ref.size,
             bytes_total=ref.size,
-            alignment_ms=round(part.align_ms, 3),
-            sync_ms=round(part.gap_ms, 3),
-            async_ms=round(part.write_ms, 3),
             extra={"forked": part.forked},
         )
     for channel in graph.channels:
@@ -178,6 +178,37 @@ def _manifest(
         channels=channels,
         writer=writer,
     )
+
+
+def phases_of(arrived: NodePart) -> NodeRecord:
+    """The node's phases: they follow on each other, from the trigger until the coordinator had the part.
+
+    Clocks of two machines are not compared: what is not the node's own time, the way of the order (or of the first
+    marker) and that of the part, is the start delay.
+    """
+    part = arrived.part
+    if arrived.arrived_ms is None or part.took_ms is None:
+        return NodeRecord(
+            alignment_ms=round(part.align_ms, 3),
+            sync_ms=round(part.gap_ms, 3),
+            async_ms=round(part.write_ms, 3),
+            bytes_total=part.state_bytes,
+        )
+    closed = max(part.gap_ms, part.align_ms)
+    return NodeRecord(
+        sync_ms=round(part.gap_ms, 3),
+        async_ms=round(max(0.0, part.took_ms - closed), 3),
+        timing=Timing(
+            start_delay_ms=round(max(0.0, arrived.arrived_ms - part.took_ms), 3),
+            channels_ms=round(closed - part.gap_ms, 3),
+        ),
+        bytes_total=part.state_bytes,
+    )
+
+
+def closed_ms(node: NodeRecord) -> float:
+    """From the node's recording until its last input channel was closed."""
+    return node.alignment_ms if node.timing is None else node.sync_ms + node.timing.channels_ms
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────

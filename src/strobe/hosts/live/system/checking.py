@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.coordinator.outcomes import CheckMade, Listener, guarded
 from strobe.hosts.live.snapshot.checks import Check
 from strobe.hosts.live.snapshot.snapshots import load
 from strobe.hosts.live.system.invariants import Invariants
@@ -41,10 +42,12 @@ class CheckReport:
 
 
 class Checker:
-    def __init__(self, topology: Topology, home: Path) -> None:
-        """Raises Misuse if there is no such check, or no such function, or no such node."""
+    def __init__(self, topology: Topology, home: Path, listener: Listener | None = None) -> None:
+        """Raises Misuse if there is no such check, or no such function, or no such node. The listener is told of every
+        check and every verdict, in the thread that makes them."""
         self._topology = topology
-        self.invariants = Invariants(topology, home)
+        self._listener = guarded(listener)
+        self.invariants = Invariants(topology, home, self._listener)
         self._checks = tuple(Check.named(text) for text in topology.checks)
         self._looked_at = SnapshotId(0)
         self.reports = tuple(CheckReport(c.name, None, 0, "no snapshot was looked at yet") for c in self._checks)
@@ -91,6 +94,7 @@ class Checker:
                 report = CheckReport(check.name, None, snapshot, error.what)
             reports.append(report)
             self._tell(report, before)
+            self._listener(CheckMade(report.check, snapshot, report.found, report.sentence, report.details))
         self._looked_at = snapshot
         self.reports = tuple(reports)
 

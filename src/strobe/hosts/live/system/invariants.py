@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.coordinator.outcomes import InvariantJudged, Listener
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Outcome, Verdict
@@ -34,9 +35,9 @@ class InvariantReport:
 
 
 class Invariants:
-    def __init__(self, topology: Topology, home: Path) -> None:
+    def __init__(self, topology: Topology, home: Path, listener: Listener) -> None:
         """Raises Misuse if one is not a query, or names a node that there is not."""
-        self._topology, self._home = topology, home
+        self._topology, self._home, self._listener = topology, home, listener
         self._seen = 0
         self._verdicts: VerdictLog | None = None
         self.reports = tuple(InvariantReport(invariant.name) for invariant in topology.invariants)
@@ -83,3 +84,4 @@ class Invariants:
             _log.warning("%s", verdict.sentence)
         elif before.outcome == Outcome.VIOLATED.value and not wrong:
             _log.warning("%s, again", verdict.sentence)
+        self._listener(InvariantJudged(verdict))

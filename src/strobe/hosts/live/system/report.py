@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from strobe.hosts.live.snapshot.snapshots import messages_in_flight
+from strobe.hosts.live.snapshot.snapshots import closed_ms, messages_in_flight
 from strobe.hosts.live.system.checking import Checker, CheckReport
 from strobe.hosts.live.system.invariants import InvariantReport
 from strobe.hosts.live.system.system import Status, System
@@ -116,7 +116,7 @@ def snapshot_report(manifest: Manifest) -> SnapshotReport:
         manifest.completed,
         milliseconds_between(manifest.started, manifest.completed),
         max((node.sync_ms for node in nodes), default=0.0),
-        max((node.alignment_ms for node in nodes), default=0.0),
+        max(map(closed_ms, nodes), default=0.0),
         min(manifest.bytes_new, manifest.bytes_total),  # nodes with equal states share a file
         manifest.bytes_total,
         messages_in_flight(manifest),

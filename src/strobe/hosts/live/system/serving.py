@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from strobe.hosts.live.api.topology import Topology
+from strobe.hosts.live.coordinator.outcomes import Listener
 from strobe.hosts.live.journal.journals import note_graph
 from strobe.hosts.live.snapshot.snapshots import to_cut
 from strobe.hosts.live.system.checking import Checker
@@ -74,13 +75,14 @@ class Viewer(Protocol):
     def ending(self, why: str) -> None: ...
 
 
-def serve(plan: Plan, viewer: Viewer) -> Ending:
-    """Runs the system to its end. Raises Failed if it fails, Misuse if it cannot be meant."""
-    return asyncio.run(_Serving(plan, viewer).run())
+def serve(plan: Plan, viewer: Viewer, listener: Listener | None = None) -> Ending:
+    """Runs the system to its end. Raises Failed if it fails, Misuse if it cannot be meant. The listener is told of each
+    snapshot, check and verdict, and of nodes that die."""
+    return asyncio.run(_Serving(plan, viewer, listener).run())
 
 
 class _Serving:
-    def __init__(self, plan: Plan, viewer: Viewer) -> None:
+    def __init__(self, plan: Plan, viewer: Viewer, listener: Listener | None) -> None:
         topology = plan.topology
         self._plan = plan
         self._viewer = viewer
@@ -88,7 +90,8 @@ class _Serving:
         self._runtime = RuntimeFile(
             plan.home, topology.name, topology=plan.target, directory=os.getcwd(), started=utc_now()
         )
-        self._checker = Checker(topology, plan.home)
+        self._listener = listener
+        self._checker = Checker(topology, plan.home, listener)
         self._why = ""
         self._hurry = False
 
@@ -105,6 +108,7 @@ class _Serving:
             journal=plan.journal,
             reach_within=plan.reach_within,
             logs=plan.home.absolute() / self._layout.logs,
+            listener=self._listener,
         )
         self._reporter = Reporter(self._system, os.getpid(), self._checker)
         self._system.claim()

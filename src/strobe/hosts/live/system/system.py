@@ -31,6 +31,7 @@ from strobe.hosts.live.api.topology import DEFAULTS, Topology, load_class, parse
 from strobe.hosts.live.coordinator.breakpoints import Break
 from strobe.hosts.live.coordinator.coordinator import LiveCoordinator
 from strobe.hosts.live.coordinator.memory import Memory
+from strobe.hosts.live.coordinator.outcomes import Listener
 from strobe.hosts.live.coordinator.peers import Reach
 from strobe.hosts.live.coordinator.revival import BEGINNING
 from strobe.hosts.live.node.options import NodeOptions, open_log, read_key
@@ -87,11 +88,13 @@ class System:
         lost_after: float = 20.0,
         reach_within: float | None = None,
         logs: Path | None = None,
+        listener: Listener | None = None,
     ) -> None:
         """`restore` names a snapshot as `strobe inspect` takes it; without it the system goes on from its own last one,
         or begins. `max_restarts` within `restart_window` seconds are the most that a node may need;
         one that cannot be reached for `lost_after` seconds is lost. A start that has not reached every node
-        `reach_within` seconds after it began is given up. `logs` is where nodes that are started here write theirs."""
+        `reach_within` seconds after it began is given up. `logs` is where nodes that are started here write theirs.
+        `listener` is told what becomes of snapshots and nodes."""
         self.topology = topology
         self.home = home.absolute()
         self.failed: asyncio.Future[str] | None = None
@@ -103,7 +106,7 @@ class System:
         self._restart_window = restart_window
         self._lost_after = lost_after
         self._reach_within = reach_within
-        self._logs = logs
+        self._logs, self._listener = logs, listener
         self._claimed = False
         self._memory = Memory(self.home, topology.name)
         self._coordinator: LiveCoordinator | None = None
@@ -153,6 +156,7 @@ class System:
             journal=self._journal,
             on_failed=self._fail,
             on_lost=self._end,
+            listener=self._listener,
         )
         starting = [self._launch(spec.name, options) for spec in self.topology.nodes if spec.name in self.local]
         await asyncio.gather(*starting)
@@ -289,11 +293,11 @@ class System:
             coordinator.restores,
             coordinator.store.list(),
             coordinator.pending,
-            dict(coordinator.aborted),
+            dict(coordinator.outcomes.aborted),
             figures,
             {node: process.pid for node, process in self._processes.items()},
-            coordinator.completed,
-            tuple(coordinator.recent),
+            coordinator.outcomes.completed,
+            tuple(coordinator.outcomes.recent),
             coordinator.missing,
         )
 

@@ -146,6 +146,7 @@ class PartTaken(_Message, frozen=True, tag="Part"):
     write_ms: float  # from the recording until the state was written
     align_ms: float  # from the recording until the last channel was closed
     forked: bool
+    took_ms: float | None = None  # from the recording until the part was handed over; an older node does not say
 
 
 class Decline(_Message, frozen=True):
