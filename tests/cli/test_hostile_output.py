@@ -27,7 +27,7 @@ def test_what_does_not_show_is_written_out() -> None:
 
 
 def test_lines_tables_and_errors_are_made_safe_in_one_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    session = Session(json=False, home=tmp_path)
+    session = Session(json=False, place=str(tmp_path))
     session.say(("✗ ", "red"), HOSTILE)
     table = Table("name", "value")
     table.add_row(HOSTILE, "1")
@@ -42,7 +42,7 @@ def test_lines_tables_and_errors_are_made_safe_in_one_place(capsys: pytest.Captu
 def test_styles_of_our_own_still_reach_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    console = Session(json=False, home=tmp_path).console
+    console = Session(json=False, place=str(tmp_path)).console
     console.file = io.StringIO()
     console.print("[x]\x1b]0;owned\x07", style="red")
     written = console.file.getvalue()
@@ -51,7 +51,7 @@ def test_styles_of_our_own_still_reach_a_terminal(monkeypatch: pytest.MonkeyPatc
 
 
 def test_json_says_the_same_with_escapes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    Session(json=True, home=tmp_path).answer({"text": HOSTILE})
+    Session(json=True, place=str(tmp_path)).answer({"text": HOSTILE})
     print_error(Failed(HOSTILE), 1, as_json=True)
     text = capsys.readouterr().out
     assert not has_hidden(text)

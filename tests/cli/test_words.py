@@ -20,7 +20,7 @@ def test_a_table_in_a_pipe_is_neither_cut_short_nor_wrapped(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     stage = StageStatus(LONG, "running", 7, 1234.0, 5, None, None, 120.0, None, 0)
-    Session(json=False, home=Path()).console.print(stage_table((stage,)))
+    Session(json=False, place=".").console.print(stage_table((stage,)))
     heading, line = capsys.readouterr().out.splitlines()
     assert line.split()[0] == LONG
     assert line.split()[-2:] == ["–", "–"], "what is not known is not 0"

@@ -15,8 +15,9 @@ from strobe.web.serving import Options, bind, server_of
 class Served:
     """`with Served(home) as page`: `page.url` has the token, `page.get("/jobs")` asks with it."""
 
-    def __init__(self, home: Path, **options: Any) -> None:
-        (home / "jobs").mkdir(parents=True, exist_ok=True)
+    def __init__(self, home: Path | str, **options: Any) -> None:
+        if isinstance(home, Path):
+            (home / "jobs").mkdir(parents=True, exist_ok=True)
         self._served = bind(Options(home, port=0, **options))
         self.url = self._served.url
         self.access = self._served.access

@@ -27,6 +27,7 @@ from rich.text import Text
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.paths import HIDDEN
+from strobe.store.s3 import is_s3
 
 __all__ = [
     "ARGUMENTS", "Command", "Session", "Whole", "check_writable", "common_options",
@@ -43,10 +44,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Session:
-    """What every command is told: how to speak, and where snapshots live."""
+    """What every command is told: how to speak, and where snapshots live. `place` is what the user named."""
 
     json: bool
-    home: Path
+    place: str
+
+    @property
+    def home(self) -> Path:
+        """Misuse if it is a bucket: most of a home can only be in a directory."""
+        if is_s3(self.place):
+            raise Misuse(
+                f"{self.place} is a bucket, and a home is a directory.",
+                untouched="Nothing was changed.",
+                next="Name a directory with --home. Checkpoints go to a bucket with `strobe run --store`. One there "
+                "has an address, as in `strobe inspect s3://bucket/prefix/jobs/JOB`; `strobe ui --home` shows them.",
+            )
+        return Path(self.place)
 
     @property
     def console(self) -> Console:
@@ -95,7 +108,7 @@ def common_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def command(*args: Any, json: bool, home: str, **kwargs: Any) -> Any:
-        return function(*args, session=Session(json, Path(home)), **kwargs)
+        return function(*args, session=Session(json, home), **kwargs)
 
     home = click.option(
         "--home", metavar="DIR", default=".strobe", envvar="STROBE_HOME", show_default=True,

@@ -17,6 +17,7 @@ __all__ = ["ui_command"]
     examples=(
         ("strobe ui --open", "all jobs and live systems of this home, in the browser"),
         ("strobe ui --port 0 --read-only", "on a free port; nothing can be ordered there"),
+        ("strobe ui --home s3://bucket/prefix", "what jobs keep in a bucket: checkpoints and what they hold"),
         ("strobe ui --public-url https://ops.example.org/strobe", "behind a proxy that serves it below a path"),
     ),
 )
@@ -32,16 +33,19 @@ def ui_command(port: int, host: str, in_browser: bool, read_only: bool, public_u
     It shows graphs, barriers on their way, snapshots and what they hold, and takes orders. Jobs do not need it, and it
     outlives them. Its address has a token in it: whoever knows that may do what you may. The token changes with each
     start, unless STROBE_UI_TOKEN has one.
+
+    The home may be the place in a bucket where jobs keep their checkpoints: then those are shown, and nothing can be
+    ordered.
     """
     from strobe.web.serving import Options, bind, serve  # what it serves with is an extra
 
-    served = bind(Options(session.home, host, port, public_url, read_only))
+    served = bind(Options(session.place, host, port, public_url, read_only))
 
     def ready() -> None:
         if session.json:
-            session.answer({"url": served.url, "address": served.address, "home": str(served.home)})
+            session.answer({"url": served.url, "address": served.address, "home": served.home.shown})
         else:
-            session.say(("strobe ui", "bold"), f" shows {served.home}")
+            session.say(("strobe ui", "bold"), f" shows {served.home.shown}")
             session.say(f"  {served.url}")
             if host not in ("127.0.0.1", "localhost", "::1"):
                 session.say(

@@ -23,7 +23,7 @@ from strobe.store.private import make_private
 from strobe.store.s3 import S3Store, is_s3
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["checkpoints_of", "open_objects", "place_of", "settle"]
+__all__ = ["checkpoints_of", "note_place", "open_objects", "place_of", "settle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,11 @@ def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_po
     if note != settled:
         _write(local, layout, settled)
     return objects
+
+
+def note_place(home: Path, job: str, place: str) -> None:
+    """A home that only looks: the job's checkpoints are at `place`, and nobody writes them from here."""
+    _write(FilesystemStore(home), JobLayout(job), _Note(place, ""))
 
 
 def _take(objects: ObjectStore, layout: JobLayout, owner: str) -> None:

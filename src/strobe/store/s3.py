@@ -232,6 +232,12 @@ class S3Store:
             found = [m["path"] for page in pages for m in page if not _is_withdrawn(m["path"], int(m["size"]))]
         return iter(sorted(key for key in found if key.startswith(prefix)))
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """The names right below a prefix that have something below them; what that is is not listed."""
+        with self._explained(prefix):
+            found = self._client.list_with_delimiter(self._store, prefix=prefix.rstrip("/") or None)
+        return tuple(sorted(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]))
+
     def describe(self, key: str = "") -> str:
         return f"{self.url}/{key}" if key else self.url
 

@@ -108,6 +108,9 @@ def _endpoint(
     decoder = msgspec.json.Decoder(operation.takes)
 
     async def endpoint(request: Request) -> Response:
+        if operation.method == "POST" and desk.read_only and not operation.reads:
+            next = "Use the strobe command" + ("." if desk.place.in_bucket else ", or start it without --read-only.")
+            return _refused(403, Misuse("This page is read-only.", untouched="Nothing was changed.", next=next))
         try:
             numbers = {
                 name: int(request.query_params[name]) for name in operation.query if name in request.query_params

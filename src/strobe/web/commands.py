@@ -38,8 +38,10 @@ _FRESH: Final = 5.0  # seconds for which a look at all checkpoints counts
 class Commands:
     """Safe to use from several threads."""
 
-    def __init__(self, home: Path, snapshots: SnapshotReader) -> None:
+    def __init__(self, home: Path, snapshots: SnapshotReader, *, in_bucket: bool = False) -> None:
+        """`in_bucket`: the home has nothing but notes of where checkpoints are, and those are named by address."""
         self._home = home
+        self._in_bucket = in_bucket
         self._snapshots = snapshots
         self._lock = Lock()
         self._looked: dict[str, tuple[float, dict[int, str]]] = {}
@@ -71,6 +73,8 @@ class Commands:
         if snapshot not in (self._snapshots.kept(job) or ()):
             self._name(job, snapshot)
             return Restorable(snapshot, "")
+        if self._in_bucket:
+            return Restorable(snapshot, "Its channels are in the home of its job, which is not here.")
         with self._lock:
             at, known = self._looked.get(job, (0.0, {}))
             if time.monotonic() - at > _FRESH or snapshot not in known:
@@ -121,7 +125,8 @@ class Commands:
                 untouched="Nothing was changed.",
                 next="Choose one that is.",
             )
-        return f"{job}/{snapshot}" if snapshot in (self._snapshots.kept(job) or ()) else found.where
+        kept = snapshot in (self._snapshots.kept(job) or ())
+        return f"{job}/{snapshot}" if kept and not self._in_bucket else found.where
 
     def _check_running(self, job: str) -> None:
         if not is_held(self._home, job):
@@ -138,7 +143,7 @@ class Commands:
 
     def _run(self, command: str, options: Sequence[str], arguments: Sequence[str]) -> tuple[Any, int]:
         """What it answered, and its exit code; its error, if it ends with one."""
-        ours = ["--json", "--home", str(self._home)]
+        ours = ["--json", "--home", str(self._home / "none" if self._in_bucket else self._home)]
         line = [sys.executable, "-m", "strobe.cli.main", command, *ours, *options]
         # What a person typed is an argument, whatever it begins with.
         line += ["--", *arguments] if command == "sql" else arguments

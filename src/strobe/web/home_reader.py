@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,60 +15,50 @@ from strobe.hosts.spark.home.listing import summarise
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.redaction import redact
 from strobe.model.suggest import did_you_mean
-from strobe.store.layout import JOBS, JobLayout
+from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
 from strobe.store.manifest import Manifest
 from strobe.web.drawing import Link, draw
+from strobe.web.home_place import HomePlace
 from strobe.web.snapshot_reader import SnapshotReader, links_of
 from strobe.web.statuses import Asked, Statuses
 from strobe.web.views import BarrierView, ChannelView, JobRow, JobView, StageView
 
-__all__ = ["HomeReader", "check_home"]
+__all__ = ["HomeReader"]
 
 _OWN: Final = ("uid", "state", "error")  # of a stage's status: what is no figure
 _NOT_FACTS: Final = ("job", "state", "stages", "checkpoints", "sinks", "channels", "barriers", "error", "seconds")
 
 
-def check_home(home: Path) -> Path:
-    """Misuse if it is no home: nothing is made there by looking."""
-    if not home.is_dir():
-        raise Misuse(
-            f"There is no home directory {home}.",
-            untouched="Nothing was started.",
-            next="Name one with --home DIR, or run a pipeline first: `strobe run FILE` makes it.",
-        )
-    if not (home / JOBS).is_dir():
-        raise Misuse(
-            f"{home} is no home directory of Strobe: it has no {JOBS!r} in it.",
-            untouched="Nothing was started.",
-            next="Name the directory that `strobe run --home` has; by default that is .strobe where the job was run.",
-        )
-    return home.absolute()
-
-
 class HomeReader:
     """Safe to use from several threads."""
 
-    def __init__(self, home: Path, statuses: Statuses, snapshots: SnapshotReader) -> None:
-        self.home = home
+    def __init__(self, place: HomePlace, statuses: Statuses, snapshots: SnapshotReader) -> None:
+        self.home = place.directory
+        self._place = place
         self._statuses = statuses
         self._snapshots = snapshots
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="reading")
 
     def kind(self, name: str) -> str:
         """`spark` or `live`; Misuse if nothing of that name has ever run here."""
-        known = jobs_in(self.home)
+        known = self.names()
         if name not in known:
             raise Misuse(
-                f"There is no job {name!r} in {self.home}.",
+                f"There is no job {name!r} in {self._place.shown}.",
                 untouched="Nothing was changed.",
                 next=f"{did_you_mean(name, known)}The jobs there: {', '.join(known) or 'none'}.",
             )
         return str(self._runtime(name).get("kind", "spark"))
 
+    def names(self) -> tuple[str, ...]:
+        """Of all jobs and live systems."""
+        self._place.refresh()
+        return jobs_in(self.home)
+
     def jobs(self) -> list[JobRow]:
         """All of them; those that run are asked side by side."""
-        return list(self._pool.map(lambda name: self.row(name)[0], jobs_in(self.home)))
+        return list(self._pool.map(lambda name: self.row(name)[0], self.names()))
 
     def row(self, name: str) -> tuple[JobRow, Asked]:
         runtime = self._runtime(name)
@@ -89,7 +78,7 @@ class HomeReader:
         return JobRow(
             name=name,
             kind=kind,
-            state="silent" if asked.trouble and summary.state == "running" else str(status.get("state", summary.state)),
+            state=self._state(summary.state, status, asked),
             live=summary.live,
             started=summary.started,
             ended=str(runtime.get("ended", "")),
@@ -128,6 +117,11 @@ class HomeReader:
             target=str(runtime.get("target", "")),
             sampled=time.time() if status else 0.0,
         )
+
+    def _state(self, state: str, status: Mapping[str, Any], asked: Asked) -> str:
+        if self._place.in_bucket:
+            return "elsewhere"
+        return "silent" if asked.trouble and state == "running" else str(status.get("state", state))
 
     def _runtime(self, name: str) -> dict[str, Any]:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from strobe import __version__
 from strobe.model.errors import Misuse
 from strobe.web.commands import Commands
+from strobe.web.home_place import HomePlace
 from strobe.web.home_reader import HomeReader
 from strobe.web.snapshot_reader import SnapshotReader
 from strobe.web.statuses import Statuses
@@ -90,17 +90,18 @@ class BreakOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Desk:
     """Everything that an operation needs."""
 
-    def __init__(self, home: Path, *, read_only: bool = False) -> None:
-        self.home = home
-        self.read_only = read_only
+    def __init__(self, place: HomePlace, *, read_only: bool = False) -> None:
+        self.place = place
+        self.read_only = read_only or place.in_bucket
+        home = place.directory
         self.statuses = Statuses(home)
-        self.snapshots = SnapshotReader(home)
-        self.jobs = HomeReader(home, self.statuses, self.snapshots)
+        self.snapshots = SnapshotReader(home, place.in_bucket)
+        self.jobs = HomeReader(place, self.statuses, self.snapshots)
         self.systems = SystemReader(home, self.jobs, self.snapshots)
-        self.commands = Commands(home, self.snapshots)
+        self.commands = Commands(home, self.snapshots, in_bucket=place.in_bucket)
 
     def session(self) -> Session:
-        return Session(__version__, str(self.home), self.read_only, sql=find_spec("duckdb") is not None)
+        return Session(__version__, self.place.shown, self.read_only, sql=find_spec("duckdb") is not None)
 
     def known(self, name: str) -> str:
         try:
@@ -113,7 +114,8 @@ class Desk:
 @dataclass(frozen=True)
 class Operation:
     """`answer` comes back; `takes` is the body of a POST; `query` are numbers that may stand in the address. `act` gets
-    the desk, the names in the path, the numbers, and the body as a record."""
+    the desk, the names in the path, the numbers, and the body as a record. `reads`: a POST that changes nothing, and is
+    answered where nothing may be ordered, too."""
 
     name: str
     method: str
@@ -123,6 +125,7 @@ class Operation:
     act: Callable[[Desk, Given, Given, Any], Any] = field(repr=False)
     takes: type[msgspec.Struct] = Nothing
     query: tuple[str, ...] = ()
+    reads: bool = False
 
 
 def _order(what: str) -> Callable[[Desk, Given, Given, Any], Answer]:
@@ -172,7 +175,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         "verify", "POST", f"{_ONE}/verify", "check every byte, and the cut", Answer,
-        lambda d, a, n, b: d.commands.verify(d.known(a["job"]), a["snapshot"]),
+        lambda d, a, n, b: d.commands.verify(d.known(a["job"]), a["snapshot"]), reads=True,
     ),
     Operation(
         "plan", "POST", f"{_ONE}/plan", "what a restore or a fork would do; changes nothing", Plan,
@@ -184,7 +187,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         "sql", "POST", f"{_ONE}/sql", "ask its state and its rows in flight with SQL", Rows,
-        lambda d, a, n, b: d.commands.sql(d.known(a["job"]), a["snapshot"], b.query), Query,
+        lambda d, a, n, b: d.commands.sql(d.known(a["job"]), a["snapshot"], b.query), Query, reads=True,
     ),
     Operation("checkpoint", "POST", f"{_JOB}/checkpoint", "take a checkpoint now", Answer, _order("checkpoint")),
     Operation(

@@ -7,7 +7,6 @@ import contextlib
 from strobe.hosts.live.system.report import report_from_json
 from strobe.hosts.spark.snapshot.metrics import status_from_json
 from strobe.model.errors import StrobeError
-from strobe.store.locate import jobs_in
 from strobe.telemetry.exposition import render
 from strobe.telemetry.families import Family, Metric, MetricKind, Sample
 from strobe.telemetry.job_metrics import job_families
@@ -23,7 +22,7 @@ def scrape(jobs: HomeReader, accept: str) -> tuple[bytes, str]:
     """As text, and its content type."""
     families: list[Family] = []
     answers: list[Sample] = []
-    for name in jobs_in(jobs.home):
+    for name in jobs.names():
         row, asked = jobs.row(name)
         answers.append(Sample((name, row.kind), 1.0 if asked.status is not None else 0.0))
         with contextlib.suppress(StrobeError):  # one of another version says it in another way

@@ -55,7 +55,6 @@ class Access:
     hosts: frozenset[str]
     base: str = ""
     secure: bool = False
-    read_only: bool = False
 
     @property
     def cookie(self) -> str:
@@ -97,14 +96,6 @@ class Secured:
             return
         if not self._known(headers):
             await self._stranger(send, path, wrong=bool(token))
-            return
-        if method not in _SAFE and self._access.read_only:
-            refusal = Refusal(
-                "This page is read-only.",
-                "Nothing was changed.",
-                "Use the strobe command, or start it without --read-only.",
-            )
-            await _answer(send, 403, refusal)
             return
         await self._application({**scope, "path": path, "raw_path": path.encode()}, receive, _with_headers(send))
 

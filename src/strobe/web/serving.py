@@ -18,7 +18,7 @@ import uvicorn
 
 from strobe.model.errors import Failed, Misuse
 from strobe.web.application import application
-from strobe.web.home_reader import check_home
+from strobe.web.home_place import HomePlace
 from strobe.web.operations import Desk
 from strobe.web.security import Access
 
@@ -33,9 +33,10 @@ _GOODBYE: Final = 1  # seconds for connections that are open at the end
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`public_url`: the address at which a proxy shows it, path included."""
+    """`home`: a directory, or `s3://bucket/prefix`. `public_url`: the address at which a proxy shows it, with its
+    path."""
 
-    home: Path
+    home: Path | str
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     public_url: str = ""
@@ -49,7 +50,7 @@ class Served:
     socket: socket.socket
     access: Access
     address: str
-    home: Path
+    home: HomePlace
     read_only: bool
 
     @property
@@ -59,7 +60,7 @@ class Served:
 
 def bind(options: Options) -> Served:
     """Everything that can be wrong is said here."""
-    home = check_home(options.home)
+    home = HomePlace(options.home)
     token = os.environ.get(_TOKEN) or secrets.token_urlsafe(32)
     if len(token) < _SHORTEST:
         raise Misuse(f"{_TOKEN} has fewer than {_SHORTEST} characters.", untouched="Nothing was started.")
@@ -87,7 +88,6 @@ def bind(options: Options) -> Served:
         frozenset(hosts),
         "" if public is None else public.path.rstrip("/"),
         public is not None and public.scheme == "https",
-        options.read_only,
     )
     address = f"http://{shown}:{port}" if public is None else options.public_url.rstrip("/")
     return Served(listener, access, address, home, options.read_only)

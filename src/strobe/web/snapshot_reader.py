@@ -53,8 +53,10 @@ _LONGEST: Final = 4000  # characters of a value that is shown
 class SnapshotReader:
     """Safe to use from several threads."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, in_bucket: bool = False) -> None:
+        """`in_bucket`: the home has nothing but notes of where checkpoints are."""
         self._home = home
+        self._channels = None if in_bucket else home
         self._lock = threading.Lock()
         self._histories: dict[str, tuple[tuple[int, int], list[PastFigures]]] = {}
         self._manifests: dict[tuple[str, int], Manifest] = {}
@@ -121,7 +123,7 @@ class SnapshotReader:
         """Of the newest checkpoint that is kept and can be read."""
         for snapshot in reversed(self.kept(job) or []):
             try:
-                return self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._home))
+                return self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._channels))
             except (StrobeError, OSError):
                 continue
         return None
@@ -147,7 +149,7 @@ class SnapshotReader:
     def place(self, job: str, snapshot: int) -> Located | None:
         """Where it is kept, as a checkpoint or as a savepoint in the job's home."""
         if snapshot in (self.kept(job) or ()):
-            return in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._home)
+            return in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._channels)
         path = self._home / JobLayout(job).savepoint(SnapshotId(snapshot))
         return locate(str(path), self._home) if (path / MANIFEST).is_file() else None
 
@@ -178,7 +180,7 @@ class SnapshotReader:
             try:
                 past.append(
                     past_of_manifest(
-                        self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._home))
+                        self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._channels))
                     )
                 )
             except (StrobeError, OSError) as error:

@@ -37,7 +37,7 @@ export function Snapshot({ job, id, session }) {
       <tbody>${s.sinks.map((k) => html`<tr><th scope="row" data-label="sink">${k.sink}</th><td data-label="transaction">${k.handle}</td><td data-label="position"><pre>${k.data}</pre></td></tr>`)}</tbody></table></section>`}
     ${Object.keys(s.content).length > 0 && html`<section class="card"><h2>States</h2>${Object.entries(s.content).map(([n, v]) => html`<div class="held"><h3>${n}</h3><pre>${v}</pre></div>`)}
       <h2>In flight</h2>${Object.keys(s.in_flight).length ? Object.entries(s.in_flight).map(([n, v]) => html`<div class="held"><h3>${n}</h3><pre>${v}</pre></div>`) : html`<p class="quiet">nothing</p>`}</section>`}
-    ${s.kept && !live && session.sql && !session.read_only && html`<${Sql} at=${at} />`}
+    ${s.kept && session.sql && html`<${Sql} at=${at} />`}
     ${s.kept && html`<section class="card"><h2>Proof</h2><dl class="facts"><dt>root</dt><dd><code>${s.root}</code> <${Copy} text=${s.root} /></dd><dt>at</dt><dd><code>${s.where}</code> <${Copy} text=${s.where} /></dd></dl></section>`}
     ${order && html`<${Order} order=${order} onClose=${() => give(null)} />`}`;
 }
@@ -64,7 +64,7 @@ function Actions({ s, id, job, at, session, give }) {
   const live = s.host === "live";
   const orders = {
     Verify: { title: `Verify snapshot ${id}`, verb: "Verify it", does: "Reads every byte of it, compares hashes, and checks that it is a consistent cut. Changes nothing.",
-      command: () => `strobe verify ${job}/${id}`, act: () => post(`${at}/verify`), show: verdict },
+      command: () => `strobe verify ${session.home.startsWith("s3://") ? s.where : `${job}/${id}`}`, act: () => post(`${at}/verify`), show: verdict },
     "Plan a restore": { title: `Go back to snapshot ${id}`, verb: "Plan it", does: "A dry run with the file that the job was run from: what going back in place would do. It starts Spark, takes some seconds, and changes nothing.",
       act: () => post(`${at}/plan`, {}), show: plan },
     "Plan a fork": { title: `Fork snapshot ${id}`, verb: "Plan it", does: "A dry run: what a new job beside this one would begin with. It starts Spark, takes some seconds, and changes nothing.", start: { fork: `${job}-fork` },
@@ -72,9 +72,10 @@ function Actions({ s, id, job, at, session, give }) {
     Dispose: { title: `Dispose of snapshot ${id}`, verb: "Delete it", danger: true, does: "Deletes it, and what only it needs. A checkpoint of a job that runs is refused: its retention deletes those.",
       command: () => `strobe dispose ${job}/${id}`, act: () => post(`${at}/dispose`), show: ({ done: d }) => html`Snapshot ${d.snapshot} is gone${d.bytes === null ? "" : `; it held ${bytes(d.bytes)}`}.` },
   };
+  const off = (n) => session.read_only && n !== "Verify"; // reading is no order
   const names = Object.keys(orders).filter((n) => !live || !n.startsWith("Plan"));
-  return html`<div class="actions" role="group" aria-label="Orders">${names.map((n) => html`<button disabled=${session.read_only} class=${orders[n].danger ? "danger" : ""}
-    title=${session.read_only ? "This page is read-only." : orders[n].does} onClick=${() => give(orders[n])}>${n}</button>`)}</div>`;
+  return html`<div class="actions" role="group" aria-label="Orders">${names.map((n) => html`<button disabled=${off(n)} class=${orders[n].danger ? "danger" : ""}
+    title=${off(n) ? "This page is read-only." : orders[n].does} onClick=${() => give(orders[n])}>${n}</button>`)}</div>`;
 }
 
 function verdict({ done: d }) {
