@@ -45,7 +45,7 @@ class Bucket:
     refusals: int = 0  # how many of the next requests fail
     lateness: int = 0  # by how many steps the next put is late
     refused: int = 0
-    on_put: Callable[[str, bytes], None] = lambda key, data: None
+    on_put: Callable[[str, str, bytes, str], None] = lambda store, key, data, by: None  # by which process
     _late: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
 
     def client(self) -> tuple[Any, Any]:
@@ -82,12 +82,13 @@ class Bucket:
     ) -> None:
         data = content if isinstance(content, bytes) else b"".join(content)
         self._request(f"put {key}")
+        author = self.scheduler.current.process.name if self.scheduler.current is not None else ""
 
         def carry_out() -> None:
             if mode == "create" and f"{store}/{key}" in self.objects:
                 raise _AlreadyExists(key)
             self.objects[f"{store}/{key}"] = _Object(data, attributes or {})
-            self.on_put(key, data)
+            self.on_put(store, key, data, author)
 
         current = self.scheduler.current
         if self.lateness and current is not None and current.process.name != "world":

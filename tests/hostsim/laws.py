@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from strobe.hosts.spark.channel.log import LOG, ChannelLog, entry_name
@@ -58,6 +58,7 @@ class Laws:
         self.began = scheduler.now
         self.found: list[str] = []
         self.completed: dict[int, str] = {}  # snapshots that became visible, and by whom
+        self.savepoints: Callable[[], Iterator[bytes]] = lambda: iter(())  # the manifests that are there for good
         self._started: dict[str, int] = {}  # drivers that came up, and their incarnation
 
     def _broken(self, law: int, what: str) -> None:
@@ -77,11 +78,14 @@ class Laws:
         name = path.rpartition("/")[2]
         if name not in _SHARED or "/driver-" in path or "/writer-" in path:
             return
+        self.at_written(path.removeprefix(str(self._home)), driver)
+        if name == MANIFEST and path.startswith(f"{self._home}/"):  # of a checkpoint
+            self._complete(Path(path), driver)
+
+    def at_written(self, what: str, driver: str) -> None:
         mine = self._started.get(driver, max(self._started.values(), default=0) + 1)
         if mine < max(self._started.values(), default=0):
-            self._broken(7, f"{driver} has written {path.removeprefix(str(self._home))} after a newer one had started")
-        if name == MANIFEST:
-            self._complete(Path(path), driver)
+            self._broken(7, f"{driver} has written {what} after a newer one had started")
 
     def _complete(self, path: Path, driver: str) -> None:
         manifest = decode(path.read_bytes())
@@ -129,7 +133,7 @@ class Laws:
 
     def at_commit(self, handle: str) -> None:
         """A part is about to become visible."""
-        for data in self._manifests():
+        for data in (*self._manifests(), *self.savepoints()):
             if any(handle in named for named in named_handles(decode(data)).values()):
                 return
         self._broken(4, f"{handle} became visible, and no snapshot that is there for good names it")

@@ -28,6 +28,7 @@ from strobe.hosts.spark.channel.writer import DATA, ChannelWriter
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.checkpoint import leftovers
 from strobe.hosts.spark.stage.runner import StageRunner
+from strobe.hosts.spark.stage.settling import Settling
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from strobe.store.manifest import NOTHING
@@ -268,14 +269,15 @@ class NoWatermarks:
     def end_batch(self, batch: int) -> None: ...
 
 
-class _Leftovers:
-    """Of what is done before a query starts, what needs no plan."""
-
-    def __init__(self, runner: PlayedRunner) -> None:
-        self._runner = runner
+class _Settling(Settling):
+    """Of what is done before a query starts and at a drain, what needs no plan of a query: there is no event time."""
 
     def before_start(self) -> None:
-        leftovers.sweep(self._runner.agent.checkpoint)
+        leftovers.sweep(self._agent.checkpoint)
+        self._finish_last_batch()
+
+    def _has_event_time(self) -> bool:
+        return False
 
 
 class PlayedRunner(StageRunner):
@@ -286,7 +288,10 @@ class PlayedRunner(StageRunner):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._settling = _Leftovers(self)  # type: ignore[assignment]
+        self._settling = _Settling(
+            self.spec, self._result, self.agent, self._life_apart,
+            written=self._written, setting=lambda key, default: default, stopping=self._stopping,
+        )  # fmt: skip
 
     def _start_query(self) -> StreamingQuery:
         if self._stopping.is_set():

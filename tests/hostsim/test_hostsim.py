@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.hostsim.mutants import MUTANTS
+from tests.hostsim.order_mutants import ORDER_MUTANTS
 from tests.hostsim.plans import plan_of, shrink
 from tests.hostsim.world import SHAPES, Break, Fault, Plan, run
 
@@ -33,14 +35,27 @@ def test_a_job_without_faults_comes_to_its_end_with_one_driver(shape: str) -> No
     assert (outcome.drivers, outcome.snapshots > 1) == (1, True)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+ALL_MUTANTS = {name: (mutant, Plan(0, faults=faults)) for name, (mutant, faults) in MUTANTS.items()} | ORDER_MUTANTS
+
+
+@pytest.mark.parametrize("name", ALL_MUTANTS)
 def test_a_host_that_breaks_a_rule_is_caught(name: str) -> None:
-    mutant, faults = MUTANTS[name]
-    assert not run(Plan(0, faults=faults)).violation
+    mutant, plan = ALL_MUTANTS[name]
+    assert not run(plan).violation
     with contextlib.ExitStack() as broken:
         for replacement in mutant():
             broken.enter_context(replacement)
-        assert any(run(Plan(seed, faults=faults)).violation for seed in range(_TRIES))
+        assert any(run(replace(plan, seed=seed)).violation for seed in range(_TRIES))
+
+
+@pytest.mark.parametrize("what", [Break.SAVEPOINT, Break.STOP_SAVING, Break.DRAIN])
+@pytest.mark.parametrize("bucket", [False, True])
+def test_an_order_of_a_healthy_job_is_carried_out(what: Break, bucket: bool) -> None:
+    plan = Plan(3, shape="chain", bucket=bucket, faults=(Fault(300, what, size=1 if not bucket else 5),))
+    outcome = run(plan, trace=True)
+    assert not outcome.violation
+    assert any("[savepoint.complete]" in step for step in outcome.trace)
+    assert outcome.drivers == (1 if what is Break.SAVEPOINT else 2)
 
 
 def test_the_same_plan_gives_the_same_trace() -> None:

@@ -25,10 +25,12 @@ from strobe.hosts.spark.job.job import Job, JobState
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Fenced, Misuse, StrobeError
 from strobe.store.holding import LEASE
+from strobe.store.layout import MANIFEST
 from tests.hostsim.bucket import Bucket
 from tests.hostsim.disk import Disk
 from tests.hostsim.install import installed
 from tests.hostsim.laws import Laws
+from tests.hostsim.orders import Order, Orders, is_savepoint
 from tests.hostsim.scheduler import Process, Scheduler, Stuck
 from tests.hostsim.sink import Outside, PlayedSink
 from tests.hostsim.threads import Clock
@@ -58,6 +60,9 @@ class Break(Enum):
     DISK = "the disk has errors"
     SINK = "the system behind the sink does not answer"
     STOP = "the job is stopped in an orderly way"
+    SAVEPOINT = "a savepoint is ordered"
+    STOP_SAVING = "the job is stopped with a savepoint"
+    DRAIN = "the job is drained, and stopped with a savepoint"
     BUCKET = "requests to the bucket fail"
     LATE = "a put to the bucket is given up, and carried out later"
 
@@ -108,6 +113,7 @@ class _Driver:
     over: bool = False
     error: StrobeError | None = None
     restoring: bool = False
+    order: Order | None = None  # which ends it
 
 
 def run(plan: Plan, root: Path | None = None, *, trace: bool = False) -> Outcome:
@@ -143,8 +149,9 @@ class _World:
             self.home, JOB, SHAPES[plan.shape], plan.rows, self.disk, self.bucket if plan.bucket else None,
             self.outside, self.scheduler,
         )  # fmt: skip
+        self.orders = Orders(self.home, self.base, self.disk, self.bucket, self.outside, self.laws)
         self.disk.on_named = self._named
-        self.bucket.on_put = self.laws.at_put
+        self.bucket.on_put = self._put
         self.outside.on_commit = self.laws.at_commit
 
     def run(self) -> Outcome:
@@ -157,6 +164,7 @@ class _World:
                     self.scheduler.start(Process("world"), "supervisor", self._supervise)
                     self.scheduler.run(self._is_over, steps=STEPS)
                     self.laws.at_end(quiet=not self.plan.faults)
+                    self.orders.at_rest()
                 except Stuck as error:
                     self.laws.found.append(f"law 2: {error}")
                 except Exception:
@@ -189,20 +197,31 @@ class _World:
 
     def _supervise(self) -> None:
         """Whoever runs `strobe run` again and again, and `strobe run -s` when it says that something is damaged."""
-        restore = False
+        restore, savepoint = False, None
         while not self._any_finished():
-            driver = self._start(restore=restore)
+            driver = self._start(snapshot=savepoint or (JOB if restore else None))
             self._await(driver)
             if driver.process.suspended:
                 self.scheduler.sleep(LEASE + 1)
             elif driver.process.dead:
                 self.laws.at_rest()
+                self.orders.at_rest()
             restore = driver.over and self._is_to_be_restored(driver)
-            self.scheduler.sleep(_AGAIN)
+            savepoint = self._stopped_with(driver)
+            if savepoint is None:
+                self.scheduler.sleep(_AGAIN)
         for driver in self.drivers:
             driver.process.suspended = False
         self.scheduler.wait(lambda: all(d.over or d.process.dead for d in self.drivers), 100 * LEASE)
         self.finished = True
+
+    def _stopped_with(self, driver: _Driver) -> str | None:
+        """The savepoint from which the job is to go on that has just ended with it."""
+        order = driver.order
+        if order is None or not order.done or not driver.over or driver is not self.drivers[-1]:
+            return None
+        self.orders.at_stop(order, driver.job, SHAPES[self.plan.shape])
+        return order.place if order.restores else None
 
     def _await(self, driver: _Driver) -> None:
         """Until it has ended, however, or stands still, or another one has finished the job."""
@@ -248,12 +267,12 @@ class _World:
         self.bucket.objects.clear()
         self.laws.begin_again()
 
-    def _start(self, *, restore: bool = False) -> _Driver:
+    def _start(self, snapshot: str | None = None) -> _Driver:
         number = len(self.drivers) + 1
-        options = RestoreOptions(snapshot=JOB) if restore else RestoreOptions()
+        options = RestoreOptions(snapshot=snapshot)
         spark = cast(Any, object())
         job = Job(self._pipeline(), self.home, "local", self.base, spark, options, Clock(self.scheduler))
-        driver = _Driver(Process(f"driver-{number}"), job, self.refused, restoring=restore)
+        driver = _Driver(Process(f"driver-{number}"), job, self.refused, restoring=snapshot is not None)
         self.drivers.append(driver)
         self.scheduler.start(driver.process, "main", lambda: self._drive(driver))
         return driver
@@ -311,6 +330,8 @@ class _World:
                 self.resumed.append((self.scheduler.steps + fault.size, process))
             case Break.STOP if process is not None:
                 self.stopping.add(process)
+            case Break.SAVEPOINT | Break.STOP_SAVING | Break.DRAIN if process is not None:
+                self._order(running[-1], fault)
             case Break.RIVAL:
                 self._start()
             case Break.ROOM | Break.DISK:
@@ -322,6 +343,12 @@ class _World:
                 self.bucket.lateness = 10 * fault.size
             case Break.SINK:
                 self.outside.refusals = fault.size
+
+    def _order(self, driver: _Driver, fault: Fault) -> None:
+        drains, stops = fault.what is Break.DRAIN, fault.what is not Break.SAVEPOINT
+        order = self.orders.new(fault.size, stops=stops, drains=drains, bucket=self.plan.bucket)
+        driver.order = order if stops else driver.order
+        self.scheduler.start(driver.process, "order", lambda: self.orders.carry_out(driver.job, order))
 
     def _kill(self, process: Process) -> None:
         self.scheduler.kill(process)
@@ -339,11 +366,19 @@ class _World:
         self.scheduler.bury()
         self.disk.fail_power()
 
+    def _put(self, store: str, key: str, data: bytes, by: str) -> None:
+        if key == MANIFEST:
+            self.orders.at_put(store, data, by)
+        else:
+            self.laws.at_put(key, data)
+
     def _named(self, path: str) -> None:
         current = self.scheduler.current
         if current is not None:
             try:
                 self.laws.at_named(path, current.process.name)
+                if path.endswith(f"/{MANIFEST}") and is_savepoint(path):
+                    self.orders.at_named(Path(path))
             except Exception:  # the host would take it for its own
                 self.laws.found.append(f"the laws could not be checked: {traceback.format_exc()}")
 

@@ -292,6 +292,11 @@ class JobLayout(_Blobs):
         return f"{self.root}/identity"
 
     @property
+    def savepoint_under_way(self) -> str:
+        """Where the driver is writing a savepoint now: for whoever takes over."""
+        return f"{self.root}/savepoint-under-way.json"
+
+    @property
     def leases(self) -> str:
         """Who is looking at which snapshot."""
         return f"{self.root}/leases"

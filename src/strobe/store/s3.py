@@ -157,6 +157,12 @@ class S3Store:
     def withdraw(self, key: str) -> None:
         self.put(key, _WITHDRAWN)
 
+    def occupy(self, key: str) -> None:
+        """As `withdraw`, if there is nothing yet: what is there stays."""
+        if not self.is_withdrawn(key):
+            with contextlib.suppress(AlreadyThere):
+                self.put(key, _WITHDRAWN, if_absent=True)
+
     def discard(self, keys: Iterable[str]) -> None:
         doomed = [check_key(key) for key in keys]
         self._compared.difference_update(doomed)

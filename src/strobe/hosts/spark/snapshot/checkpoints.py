@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import logging
+
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.config import CheckpointConfig
+from strobe.hosts.spark.snapshot.targets import fence_target
+from strobe.model.errors import StrobeError
 from strobe.store.fencing import take_over
 from strobe.store.places import settle
 from strobe.store.signing import signer
@@ -12,9 +17,12 @@ from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["open_checkpoints"]
 
+_log = logging.getLogger("strobe.checkpoints")
+
 
 def open_checkpoints(home: JobHome, config: CheckpointConfig) -> SnapshotStore:
     """For the driver that has claimed `home`; no older one writes there any more."""
+    _shut_savepoint(home)
     memory, on_point = home.memory, crash_points.point
     sign = None if config.sign_with is None else signer(config.sign_with)
     settled = settle(home.home, home.job, config.store, on_point=on_point)
@@ -24,3 +32,18 @@ def open_checkpoints(home: JobHome, config: CheckpointConfig) -> SnapshotStore:
     store = SnapshotStore(objects, layout, home.job, guard=home.check_owner, on_point=on_point, sign=sign)
     store.sweep()
     return store
+
+
+def _shut_savepoint(home: JobHome) -> None:
+    """An earlier driver that died, or was given up, while it wrote a savepoint must not complete it any more."""
+    note = home.path(home.layout.savepoint_under_way)
+    try:
+        place = json.loads(note.read_bytes())["place"]
+        fence_target(str(place))
+    except FileNotFoundError:
+        return
+    except (StrobeError, OSError, ValueError, LookupError, TypeError) as error:
+        # It is tried again at the next start. A savepoint that comes late is sound, but its place may be named again.
+        _log.warning("Job %s: the savepoint that its last driver was writing cannot be shut: %s", home.job, error)
+        return
+    home.discard(note)

@@ -99,6 +99,11 @@ class SnapshotStores:
                     SYSTEM.sleep(_POLL)
         if target is not None:
             target.give_up()
+            self._forget_target()
+
+    def _forget_target(self) -> None:
+        with contextlib.suppress(StrobeError, OSError):  # whoever finds it shuts a place that nobody uses
+            self._home.discard(self._home.path(self._home.layout.savepoint_under_way))
 
     # ── what the coordinator's writer does ──────────────────────────────────────────────────────────────────────────
 
@@ -115,6 +120,7 @@ class SnapshotStores:
             if self._target is None:
                 place = self._home.path(self._home.layout.savepoint(snapshot))
                 self._target = take_target(place, self._home)
+            self._home.write(self._home.layout.savepoint_under_way, {"place": self._target.where})
             store = SnapshotStore(
                 self._target.objects, SavepointLayout("", snapshot), self.checkpoints.job,
                 guard=self._home.check_owner, on_point=crash_points.point, sign=self.checkpoints.sign,
@@ -145,6 +151,7 @@ class SnapshotStores:
             crash_points.point("savepoint.complete")
             target, self._target, self._savepoint = self._target, None, None
         target.done()
+        self._forget_target()
         self._names[manifest.snapshot] = target.where
         self.completed = Savepoint(
             manifest.snapshot, manifest.job, target.where, root_of(manifest), manifest.bytes_total,

@@ -9,6 +9,12 @@ replaced with what belongs to it. One of another job, or of an earlier driver of
 and wakes, and is refused.
 
 Anything else that is not empty is somebody's, and is refused before anything starts.
+
+*Fencing.* A driver that was given up must not complete a savepoint later: the one that took over has decided by then
+what becomes of the sinks' parts that it names. So a driver notes in its home where it writes, and whoever takes over
+shuts that place for it (`fence_target`), in one step with whatever the old one does: in a directory the manifest comes
+out of a directory of the writer's own, which is moved away; in a bucket it is put on condition that nothing is there,
+and something is.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import shutil
 from pathlib import Path
 from typing import Final, Protocol
 
+from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.home.job_home import JobHome, host_name
 from strobe.model.errors import Failed, Misuse, StrobeError
@@ -30,14 +37,17 @@ from strobe.store.layout import BUCKET_SAVEPOINT_MARKER as BUCKET_MARKER
 from strobe.store.layout import MANIFEST, SIGNATURE
 from strobe.store.layout import SAVEPOINT_MARKER as MARKER
 from strobe.store.s3 import CHECKS, S3Store, is_s3
+from strobe.store.scratch import DIRECTORY as TEMPORARY
 from strobe.store.tree import Tree
 
 __all__ = [
-    "BucketTarget", "DirectoryTarget", "SavepointTarget", "check_room", "check_target", "mark_of", "take_target",
+    "BucketTarget", "DirectoryTarget", "SavepointTarget", "check_room", "check_target", "fence_target", "mark_of",
+    "take_target",
 ]  # fmt: skip
 
-_OURS: Final = {MARKER, "blobs", ".tmp", SIGNATURE}
+_OURS: Final = {MARKER, "blobs", TEMPORARY, SIGNATURE}
 _BLOBS: Final = "blobs/"
+_WRITER: Final = "writer-"  # in `.tmp`: what is there becomes visible by being moved out
 
 
 class SavepointTarget(Protocol):
@@ -74,11 +84,29 @@ def check_target(place: str | Path, home: JobHome, room: int) -> None:
     check_room(Path(place), room)
 
 
+def fence_target(place: str) -> None:
+    """Whoever was writing a savepoint there makes nothing visible any more, and deletes nothing. One that is complete
+    stays as it is."""
+    if is_s3(place):
+        S3Store(place).occupy(MANIFEST)
+        return
+    temporary = Path(place) / TEMPORARY
+    for own in () if temporary.is_symlink() else temporary.glob(f"{_WRITER}*"):
+        gone = own.with_name(f"gone-{own.name}")
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            os.rename(own, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
 class DirectoryTarget:
     def __init__(self, path: Path, lock: int, *, made: bool) -> None:
         self.path = path
         self.where = str(path)
-        self.objects = FilesystemStore(path, on_point=crash_points.point)
+        self._own = path / TEMPORARY / f"{_WRITER}{os.urandom(8).hex()}"
+        self._own.parent.mkdir(exist_ok=True)
+        Tree(path).check_directory(TEMPORARY)
+        self._own.mkdir(mode=0o700)  # what is under way is nobody else's to read
+        self.objects = FilesystemStore(path, on_point=crash_points.point, own=self._own)
         self._lock = lock
         self._made = made
 
@@ -89,7 +117,7 @@ class DirectoryTarget:
         try:
             if not made:
                 _check_free(path)
-            path.mkdir(parents=True, exist_ok=True)
+            _make(path)
             lock = _lock(path)
             try:
                 (path / SIGNATURE).unlink(missing_ok=True)
@@ -97,6 +125,7 @@ class DirectoryTarget:
                     shutil.rmtree(path / name, ignore_errors=True)
                 os.truncate(lock, 0)
                 os.write(lock, json.dumps({"job": job, "pid": os.getpid()}).encode())
+                target = cls(path, lock, made=made)
             except BaseException:
                 os.close(lock)
                 raise
@@ -107,20 +136,22 @@ class DirectoryTarget:
                 next="Name a directory that can be made and written to.",
             ) from error
         crash_points.point("savepoint.target-taken")
-        return cls(path, lock, made=made)
+        return target
 
     def done(self) -> None:
         self.objects.close()
         with contextlib.suppress(OSError):  # the manifest says that it is complete, whatever else lies beside it
             (self.path / MARKER).unlink(missing_ok=True)
-            (self.path / ".tmp").rmdir()
+            (self.path / TEMPORARY).rmdir()
         os.close(self._lock)
 
     def give_up(self) -> None:
         try:
-            (self.path / SIGNATURE).unlink(missing_ok=True)
-            for name in _OURS - {MARKER}:
-                shutil.rmtree(self.path / name, ignore_errors=True)
+            for name in (SIGNATURE, "blobs"):  # moved first: if this driver was given up, that fails
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(self.path / name, self._own / name)
+            self.objects.close()
+            (self.path / TEMPORARY).rmdir()
             if {p.name for p in self.path.iterdir()} <= {MARKER}:
                 (self.path / MARKER).unlink()
                 if self._made:
@@ -206,6 +237,16 @@ def _check_free(path: Path) -> None:
         raise _holds_one(path)
     if names and (MARKER not in names or names - _OURS):
         raise _taken(path, "it is not empty", "Name a directory that does not exist yet, or is empty.")
+
+
+def _make(path: Path) -> None:
+    """The directory, and for good the names that lead to it: what is in a directory that a loss of power takes is gone,
+    however well it was synced. Whoever has made the directory may not have synced its name, either."""
+    there = next(above for above in path.parents if above.exists())
+    path.mkdir(parents=True, exist_ok=True)
+    for above in (a for a in path.parents if a == there or there in a.parents):
+        with contextlib.suppress(PermissionError):  # one that may be passed through, and not read
+            fsync(above)
 
 
 def _lock(path: Path) -> int:

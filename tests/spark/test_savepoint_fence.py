@@ -1,0 +1,81 @@
+"""The place of a savepoint, shut by the driver that takes over: the old one makes nothing visible there, and deletes
+nothing. Without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.snapshot.checkpoints import _shut_savepoint
+from strobe.hosts.spark.snapshot.targets import SavepointTarget, fence_target, take_target
+from strobe.model.errors import Failed, Fenced, Misuse
+from strobe.store.layout import MANIFEST
+
+BLOB = "blobs/ab/abcd"
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "there") if request.param == "directory" else str(request.getfixturevalue("s3_url"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> JobHome:
+    home = JobHome(tmp_path / "home", "job")
+    home.claim(pytest.fail)
+    home.stop_heartbeat()
+    return home
+
+
+def begun(place: str, home: JobHome) -> SavepointTarget:
+    target = take_target(place, home)
+    home.write(home.layout.savepoint_under_way, {"place": target.where})
+    target.objects.put(BLOB, b"state")
+    return target
+
+
+def test_a_savepoint_under_way_is_never_completed_once_its_place_is_shut(place: str, home: JobHome) -> None:
+    target = begun(place, home)
+    _shut_savepoint(home)
+    with pytest.raises(Failed):
+        target.objects.put(MANIFEST, b"{}" * 100, if_absent=True)
+    assert target.objects.size(MANIFEST) is None
+    assert not home.path(home.layout.savepoint_under_way).exists()
+    _shut_savepoint(home)  # there is none
+
+
+def test_a_savepoint_that_is_complete_stays_when_its_place_is_shut(place: str, home: JobHome) -> None:
+    target = begun(place, home)
+    target.objects.put(MANIFEST, b"{}" * 100, if_absent=True)
+    fence_target(place)
+    fence_target(place)
+    assert target.objects.get(MANIFEST) == b"{}" * 100
+    assert target.objects.get(BLOB) == b"state"
+
+
+def test_a_driver_that_was_given_up_removes_nothing_from_a_place_that_was_shut(tmp_path: Path, home: JobHome) -> None:
+    place = str(tmp_path / "there")
+    target = begun(place, home)
+    fence_target(place)
+    with pytest.raises(Fenced):
+        target.objects.put("blobs/cd/cdef", b"more")
+    target.give_up()
+    assert (tmp_path / "there" / BLOB).read_bytes() == b"state"
+    again = take_target(place, home)  # its lock went with it
+    again.objects.put(MANIFEST, b"{}", if_absent=True)
+    again.done()
+    assert sorted(p.name for p in (tmp_path / "there").iterdir()) == [MANIFEST]
+
+
+def test_a_savepoint_that_fails_leaves_its_place_as_it_was(tmp_path: Path, home: JobHome) -> None:
+    begun(str(tmp_path / "there"), home).give_up()
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_bucket_that_was_shut_is_refused_with_the_reason(s3_url: str, home: JobHome) -> None:
+    begun(s3_url, home)
+    fence_target(s3_url)
+    with pytest.raises(Misuse, match="Name another prefix"):
+        take_target(s3_url, home)
