@@ -104,11 +104,17 @@ class Laws:
         if self._bucket is None or not key.endswith(f"/{MANIFEST}") or not data.startswith(b"{"):
             return
         manifest, layout = decode(data), JobLayout(self._job, self._layout.epoch_in(key) or 0)
+        if layout.epoch < self._newest_epoch():
+            return
         self.completed.setdefault(manifest.snapshot, "")
         held = {name.partition("/")[2] for name in self._bucket.objects}
         for where, ref in manifest.blobs():
             if layout.blob(ref.sha256) not in held:
                 self._broken(4, f"snapshot {manifest.snapshot} is in the bucket, and its {where} is not")
+
+    def _newest_epoch(self) -> int:
+        names = [name.partition("/")[2] for name in self._bucket.objects] if self._bucket is not None else []
+        return max((self._layout.epoch_of(name) or 0 for name in names), default=0)
 
     def _check_durable_channel(self, manifest: Manifest, channel: ChannelId, barrier: int | None) -> None:
         place = self._home / self._layout.channel(NodeId(channel))
