@@ -38,6 +38,13 @@ def test_a_job_without_faults_comes_to_its_end_with_one_driver(shape: str) -> No
 ALL_MUTANTS = {name: (mutant, Plan(0, faults=faults)) for name, (mutant, faults) in MUTANTS.items()} | ORDER_MUTANTS
 
 
+def test_a_manifest_that_lands_in_an_epoch_that_was_left_is_none() -> None:
+    fault = Fault(1, Break.SUSPEND, 300, at="put jobs/job/snapshots/chk-000003/manifest.json")
+    outcome = run(Plan(1, bucket=True, rows=4, faults=(fault,)), trace=True)
+    assert not outcome.violation
+    assert any("driver-1/manifest-3: [store.manifest.after]" in line for line in outcome.trace), "it did land"
+
+
 @pytest.mark.parametrize("name", ALL_MUTANTS)
 def test_a_host_that_breaks_a_rule_is_caught(name: str) -> None:
     mutant, plan = ALL_MUTANTS[name]
