@@ -31,7 +31,7 @@ def database(postgres: str) -> Iterator[Database]:
 def driver(database: Database, home: Path, incarnation: int) -> Marks:
     """A driver that has opened the sink."""
     context = context_of(home, SCHEMA, incarnation=incarnation)
-    marks = Marks(Dsn(database.dsn), "public", "target", context, owner_of(context))
+    marks = Marks(Dsn(database.dsn), "public", "target", context, owner_of(context, "sink"))
     with marks.dsn.session("sink", marks.application) as connection:
         marks.set_up(connection)
     return marks

@@ -130,6 +130,34 @@ def test_a_prepared_transaction_that_only_looks_like_the_sinks_own_is_left_alone
 def test_the_name_that_postgres_knows_a_sink_by_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(durable, "fsync", lambda path: synced.append(path.name))
-    name = owner_of(context(tmp_path, 1))
-    assert synced == ["home"]  # the content is synced by its descriptor (test_durable)
-    assert owner_of(context(tmp_path, 2)) == name
+    name = owner_of(context(tmp_path, 1), "sink")
+    assert set(synced) == {"home"}  # the content is synced by its descriptor (test_durable)
+    assert owner_of(context(tmp_path, 2), "sink") == name
+
+
+def test_a_copy_of_a_home_may_not_write_to_a_system_outside_while_the_original_is_there(tmp_path: Path) -> None:
+    original, copied = tmp_path / "original", tmp_path / "copied"
+    name = owner_of(context(original, 1), "Postgres table t")
+    shutil.copytree(original, copied)
+    for _ in range(2):
+        with pytest.raises(Misuse, match=r"Postgres table t is written by .*original/home/owner.*copy of that one"):
+            owner_of(context(copied, 2), "Postgres table t")
+    assert owner_of(context(original, 3), "Postgres table t") == name
+
+
+def test_a_home_that_was_moved_or_whose_original_is_gone_goes_on_writing(tmp_path: Path) -> None:
+    name = owner_of(context(tmp_path / "first", 1), "sink")
+    (tmp_path / "first").rename(tmp_path / "second")
+    assert owner_of(context(tmp_path / "second", 2), "sink") == name
+    shutil.copytree(tmp_path / "second", tmp_path / "third")
+    shutil.rmtree(tmp_path / "second")
+    assert owner_of(context(tmp_path / "third", 3), "sink") == name
+    (tmp_path / "link").symlink_to(tmp_path / "third")
+    assert owner_of(context(tmp_path / "link", 4), "sink") == name
+
+
+def test_a_copy_that_has_become_a_job_of_its_own_may_write(tmp_path: Path) -> None:
+    name = owner_of(context(tmp_path / "original", 1), "sink")
+    shutil.copytree(tmp_path / "original", tmp_path / "copied")
+    (tmp_path / "copied/home/owner").unlink()  # as the message says
+    assert owner_of(context(tmp_path / "copied", 2), "sink") != name

@@ -8,6 +8,9 @@ written.
 A job is known by an *identity* that is made up when it first writes: a job of the same name in another home is another
 job, one whose home was moved is the same, and so is one that goes on after a restore. A copy of a home, while the
 original is still there, is another; it may write to what was copied along with it.
+
+A system outside cannot be copied along: there a copy of a home may not write at all while the original is still there
+(`check_no_copy`). On another machine nobody can tell a copy from a home that was moved.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 
-__all__ = ["OWNER", "Claim", "claim", "why_not_mine"]
+__all__ = ["OWNER", "Claim", "check_no_copy", "claim", "why_not_mine"]
 
 OWNER: Final = "owner"  # no suffix: others read a directory of JSON files by that
 
@@ -90,6 +93,28 @@ def why_not_mine(place: Path, context: SinkContext, what: str, *, written: bool)
             next=f"Give the sink back to {found.stage!r}, or give {context.stage!r} another path.",
         )
     return None
+
+
+def check_no_copy(kept: Path, what: str) -> None:
+    """Misuse if `kept`, the file with the name that a system outside knows this job by, was copied with its home, and
+    the original is still there. `what` is the sink in words."""
+    note = kept.with_name(f"{kept.name}-at")
+    here, before = _real(kept), _read_identity(note)
+    if before is not None and before != here and _is_original(Path(before), kept):
+        raise Misuse(
+            f"{what} is written by the job in the home whose {before} is still there. This home is a copy of that one: "
+            "the batches of the two would be taken for each other's.",
+            untouched="Nothing was written.",
+            next="Run the job with that home, or delete it if it is not to run again. To have two jobs, give this one "
+            f"another table or topic, and delete {kept}.",
+        )
+    if before != here:
+        _write(note, here, replace=True)
+
+
+def _is_original(before: Path, kept: Path) -> bool:
+    mine = _read_identity(kept)
+    return mine is not None and _read_identity(before) == mine and not os.path.samefile(before, kept)
 
 
 def _is_copy(place: Path, found: Claim, kept: str) -> bool:

@@ -36,6 +36,7 @@ from strobe.hosts.spark.connectors.kafka.client import KafkaCluster, TopicLimits
 from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord
 from strobe.hosts.spark.connectors.kafka.rows import Messages, PartSize, reject, send, topics_of
 from strobe.hosts.spark.connectors.kafka.transactions import FIXED, Needs, Publisher
+from strobe.hosts.spark.connectors.ownership import check_no_copy
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.backoff import backoff
 from strobe.model.cut import Json
@@ -123,6 +124,7 @@ class KafkaSink(TransactionalSink):
                 next="Make it with Kafka's own tools, with as many partitions as its consumers need.",
             )
         owner, transactional_id = self._id(context)
+        check_no_copy(context.staging.parent / _OWNER, where)
         log = CommitLog(self._cluster, self.commits, transactional_id)
         log.ensure(topics)
         if self.topic is not None:

@@ -29,6 +29,7 @@ import psycopg
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import Part, SinkContext, Unreachable
+from strobe.hosts.spark.connectors.ownership import check_no_copy
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, quoted
 from strobe.hosts.spark.connectors.postgres.load import MARKS, SINKS
 from strobe.model.errors import Fenced, Misuse
@@ -41,13 +42,15 @@ _PATIENCE: Final = 10.0  # seconds for connections of an older driver to end
 _OWNER: Final = "owner"
 
 
-def owner_of(context: SinkContext) -> str:
-    """What tells this home's sink from one of the same name in another home; made when first asked for."""
+def owner_of(context: SinkContext, what: str) -> str:
+    """What tells this home's sink from one of the same name in another home; made when first asked for. Misuse if this
+    home is a copy of another one that is still there. `what` is the sink in words."""
     path = context.staging.parent / _OWNER
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # Postgres will know the name: after a loss of power it must be the same here.
         write_durably(path, uuid.uuid4().hex)
+    check_no_copy(path, what)
     return path.read_text().strip()
 
 

@@ -102,9 +102,10 @@ class PostgresSink(TransactionalSink):
         self._context = context
         self._closed.clear()
         self.check_stage(context.stage, context.output_mode)
+        owner = owner_of(context, self.describe())
         with self._session() as connection:
             self._table: Table = check_table(connection, self, context)
-            self._marks = Marks(self.dsn, self._table.schema, self._table.name, context, owner_of(context))
+            self._marks = Marks(self.dsn, self._table.schema, self._table.name, context, owner)
             self._marks.set_up(connection)
             visible = self._marks.visible(connection, int(context.timeline))
         self._staging = Staging(context)
