@@ -25,6 +25,7 @@ from strobe.hosts.live.system.serving import Plan, serve
 from strobe.model.errors import StrobeError
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.layout import JobLayout
+from strobe.store.signing import SIGNED_BY
 
 __all__ = ["Seconds", "node_command", "up_command"]
 
@@ -71,6 +72,8 @@ class Seconds(click.ParamType[float]):
     help=f"Seconds between snapshots; 0 for none but those asked for.  [default: the file's, or {_INTERVAL:g}]",
 )
 @click.option("--restore", metavar="SNAPSHOT", help="Start from this one: NAME, NAME/ID, or a directory.")
+@click.option("--signed-by", metavar="KEY", envvar=SIGNED_BY, show_envvar=True,
+              help="With --restore: the public key (a PEM file, or env:NAME) that it must be signed by.")  # fmt: skip
 @click.option("--journal", is_flag=True, help="Keep a journal, for `strobe live journal`. Costs time and disk.")
 @click.option("--for", "seconds", type=Seconds(), metavar="S", help="End by itself after so many seconds.")
 @click.option(
@@ -89,6 +92,7 @@ def up_command(
     target: str,
     interval: float | None,
     restore: str | None,
+    signed_by: str | None,
     journal: bool,
     seconds: float | None,
     wait: float,
@@ -112,6 +116,7 @@ def up_command(
         journal,
         wait,
         seconds,
+        signed_by,
     )
     if detach and starter_pipe is None:
         started = run_detached(topology.name, session.home, ("live", "up"))

@@ -5,6 +5,7 @@ Written in Python or in TOML; checked as a whole before anything starts. The gra
     name = "bank"
     channels = "complete"                       # or "ring", or [["a", "b"], ["b", "a", "express"]]
     checks = ["deadlock", "rules.py:solvent"]   # on each snapshot: stable predicates, functions of your own
+    sign_with = "strobe.pem"                    # a private key (Ed25519) to sign snapshots with; or "env:NAME"
 
     [nodes.a]
     class = "bank:Account"                      # or "bank.py:Account"
@@ -94,6 +95,7 @@ class Topology:
     path: tuple[str, ...] = ()  # where nodes look for modules, first
     checks: tuple[str, ...] = ()  # deadlock, termination, garbage, or FILE.py:FUNCTION, made on each snapshot
     invariants: tuple[Invariant, ...] = ()  # asked of each snapshot, too: rows that must not exist
+    sign_with: str | None = None  # the private key that snapshots are signed with: a PEM file, or env:NAME
     graph: Graph = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -227,6 +229,7 @@ SETTINGS: Final = {
     "tls",
     "checks",
     "invariants",
+    "sign_with",
 }
 OF_NODES: Final = {"class", "address", "params", "remote", "reach"}
 IN_SECONDS: Final = {"interval", "min_pause", "timeout"}
@@ -262,6 +265,7 @@ def read_topology(file: Path) -> Topology:
         (str(file.parent.resolve()),),
         _checks(file, value.get("checks", [])),
         _invariants(file, value.get("invariants", {})),
+        _private_key(file, value.get("sign_with")),
     )
 
 
@@ -300,6 +304,16 @@ def _channels(file: Path, value: Any, names: tuple[str, ...]) -> tuple[Channel, 
             next='Write "complete", "ring", or a list such as [["a", "b"], ["b", "a", "name"]].',
         )
     return joined(*(tuple(c) for c in value))
+
+
+def _private_key(file: Path, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise Misuse(
+            f"Topology {file}: sign_with is not legal.", next='Write the path of a private key, or "env:NAME".'
+        )
+    return value if value.startswith("env:") else str(file.parent / value)
 
 
 def _checks(file: Path, value: Any) -> tuple[str, ...]:

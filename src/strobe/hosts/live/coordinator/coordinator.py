@@ -164,7 +164,8 @@ class LiveCoordinator:
         """Where a savepoint is, or will be."""
         objects = self.store.objects
         where = directory or Path(objects.describe(self.store.layout.savepoint(snapshot)))  # type: ignore[attr-defined]
-        store = SnapshotStore(FilesystemStore(where.absolute()), SavepointLayout("", snapshot), self.store.job)
+        layout = SavepointLayout("", snapshot)
+        store = SnapshotStore(FilesystemStore(where.absolute()), layout, self.store.job, sign=self.store.sign)
         return where.absolute(), store
 
     async def ask_figures(self, seconds: float = 2.0) -> dict[NodeId, control.Figures]:

@@ -8,6 +8,7 @@ Nothing of the system need run, and none of its classes need be there: states an
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from strobe.hosts.live.api.topology import Topology
@@ -16,11 +17,20 @@ from strobe.model.cut import Cut
 from strobe.model.errors import Misuse
 from strobe.model.graph import Graph
 from strobe.model.ids import SnapshotId
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import JobLayout
 from strobe.store.locate import locate
 from strobe.store.manifest import Manifest
+from strobe.store.signing import SIGNED_BY, signer
 from strobe.store.snapshots import SnapshotStore
 
-__all__ = ["load_any", "load_last", "load_named", "load_own", "read_cut"]
+__all__ = ["load_any", "load_last", "load_named", "load_own", "own_store", "read_cut"]
+
+
+def own_store(home: Path, topology: Topology) -> SnapshotStore:
+    """Where the system's checkpoints are, signed if the topology names a key."""
+    sign = None if topology.sign_with is None else signer(topology.sign_with)
+    return SnapshotStore(FilesystemStore(home), JobLayout(topology.name), topology.name, sign=sign)
 
 
 def read_cut(snapshot: str, home: Path = Path(".strobe")) -> Cut:
@@ -38,9 +48,10 @@ def load_any(name: str, home: Path) -> tuple[Manifest, Loaded]:
     return manifest, load(found.store, found.snapshot, manifest.graph)
 
 
-def load_named(name: str, home: Path, topology: Topology) -> Loaded:
-    """A snapshot to start from, named in the same way, wherever it was taken."""
-    found = locate(name, home)
+def load_named(name: str, home: Path, topology: Topology, signed_by: str | None = None) -> Loaded:
+    """A snapshot to start from, named in the same way, wherever it was taken. `signed_by` is the key that it must be
+    signed by; without one the environment's, if it names any."""
+    found = locate(name, home, signed_by=signed_by or os.environ.get(SIGNED_BY) or None)
     manifest = found.load()
     check_fits(manifest, topology.graph, topology.name)
     check_protocol(manifest, topology.protocol, topology.name)

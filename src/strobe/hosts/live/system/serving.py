@@ -50,6 +50,7 @@ class Plan:
     journal: bool = False
     reach_within: float = 60.0
     seconds: float | None = None
+    signed_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class _Serving:
             home=plan.home,
             settings=plan.settings,
             restore=plan.restore,
+            signed_by=plan.signed_by,
             journal=plan.journal,
             reach_within=plan.reach_within,
             logs=plan.home.absolute() / self._layout.logs,

@@ -36,7 +36,7 @@ from strobe.hosts.live.coordinator.peers import Reach
 from strobe.hosts.live.coordinator.revival import BEGINNING
 from strobe.hosts.live.node.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.snapshot.checks import Check
-from strobe.hosts.live.snapshot.reading import load_last, load_named, load_own
+from strobe.hosts.live.snapshot.reading import load_last, load_named, load_own, own_store
 from strobe.hosts.live.snapshot.snapshots import Loaded, load
 from strobe.hosts.live.wire.control import Figures
 from strobe.hosts.live.wire.tls import NOBODY
@@ -45,7 +45,6 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.kind import Kind
 from strobe.predicates.stable import Finding
 from strobe.protocol.coordinator.messages import CoordinatorSettings
-from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import Manifest
 from strobe.store.snapshots import SnapshotStore
@@ -82,6 +81,7 @@ class System:
         settings: CoordinatorSettings | None = None,
         options: NodeOptions | None = None,
         restore: str | None = None,
+        signed_by: str | None = None,
         journal: bool = False,
         max_restarts: int = 5,
         restart_window: float = 30.0,
@@ -90,17 +90,18 @@ class System:
         logs: Path | None = None,
         listener: Listener | None = None,
     ) -> None:
-        """`restore` names a snapshot as `strobe inspect` takes it; without it the system goes on from its own last one,
-        or begins. `max_restarts` within `restart_window` seconds are the most that a node may need;
-        one that cannot be reached for `lost_after` seconds is lost. A start that has not reached every node
-        `reach_within` seconds after it began is given up. `logs` is where nodes that are started here write theirs.
-        `listener` is told what becomes of snapshots and nodes."""
+        """`restore` names a snapshot as `strobe inspect` takes it, `signed_by` the public key that such a one must be
+        signed by; without it the system goes on from its own last one, or begins. `max_restarts` within
+        `restart_window` seconds are the most that a node may need; one that cannot be reached for `lost_after` seconds
+        is lost. A start that has not reached every node `reach_within` seconds after it began is given up. `logs` is
+        where nodes that are started here write theirs. `listener` is told what becomes of snapshots and nodes."""
         self.topology = topology
         self.home = home.absolute()
         self.failed: asyncio.Future[str] | None = None
         self._settings = settings or topology.checkpoints or DEFAULTS
         self._options = options
         self._restore_name = restore
+        self._signed_by = signed_by
         self._journal = self.home / JobLayout(topology.name).root / "journal" if journal else None
         self._max_restarts = max_restarts
         self._restart_window = restart_window
@@ -138,7 +139,7 @@ class System:
 
     async def _start(self) -> None:
         options = self._node_options()
-        store = SnapshotStore(FilesystemStore(self.home), JobLayout(self.topology.name), self.topology.name)
+        store = own_store(self.home, self.topology)
         loaded = await asyncio.to_thread(self._first, store)
         await asyncio.to_thread(store.sweep)
         reach = Reach(
@@ -148,16 +149,9 @@ class System:
             tls=None if options.tls is None else options.tls.dialling(),
         )
         self._coordinator = LiveCoordinator(
-            self.topology,
-            store,
-            self._memory,
-            reach,
-            self._settings,
-            journal=self._journal,
-            on_failed=self._fail,
-            on_lost=self._end,
-            listener=self._listener,
-        )
+            self.topology, store, self._memory, reach, self._settings,
+            journal=self._journal, on_failed=self._fail, on_lost=self._end, listener=self._listener,
+        )  # fmt: skip
         starting = [self._launch(spec.name, options) for spec in self.topology.nodes if spec.name in self.local]
         await asyncio.gather(*starting)
         for spec in self.topology.nodes:
@@ -374,7 +368,7 @@ class System:
         return load_last(store, self.topology) or BEGINNING
 
     def _named(self, name: str) -> Loaded:
-        return load_named(name, self.home, self.topology)
+        return load_named(name, self.home, self.topology, self._signed_by)
 
     def _own(self, snapshot: SnapshotId) -> Loaded:
         coordinator = self._running()
