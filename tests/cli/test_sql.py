@@ -45,6 +45,8 @@ def test_an_answer_goes_to_a_file(strobe: Strobe, world: World, tmp_path: Path) 
     done = strobe("sql", JOB, "from state.balances", "--to", "nowhere/out.parquet")
     assert done.code == 2
     assert "no directory" in done.err
+    done = strobe("sql", JOB, "from state.balances", "--to", "out.csv")
+    assert (done.code, "--to writes Parquet" in done.err, (tmp_path / "out.csv").exists()) == (2, True, False)
 
 
 def test_queries_come_from_a_file_and_name_two_snapshots(strobe: Strobe, world: World, tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_lines_of_a_pipe_are_queries(strobe: Strobe, world: World, monkeypatch: 
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("select 1\n as one;\nbad;\n.tables\nselect 2 as two"))
     done = strobe("sql", JOB, "--format", "csv")
-    assert done.code == 0
+    assert done.code == 2, "a script notices that one of them failed"
     assert done.out.startswith("one\n1\n")
     assert done.out.endswith("two\n2\n")
     assert "not SQL" in done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from strobe.look.cut import Cut, open_snapshot
 from strobe.look.diff import changed_rows, diff_cuts
 from strobe.look.engine import Engine, Limits
 from strobe.look.relations import Lost, Relation
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.leases import retiring
 from tests.look.world import JOB, World
@@ -112,6 +113,27 @@ def test_a_query_that_takes_too_long_or_too_much_is_stopped(world: World) -> Non
         cut.sql("select list(range) from range(100000000)")
     with pytest.raises(Misuse, match="memory"), open_snapshot(JOB, world.home, memory="lots") as cut:
         cut.sql("select 1")
+
+
+def test_rows_in_flight_that_are_gone_are_not_taken_for_rows_that_were_let_go(world: World) -> None:
+    """What every stage has read may be gone from `channel.…`, and nothing else."""
+    where = world.take({1: 5})
+    for file in (world.home / "jobs" / JOB / "channels" / "postings" / "data").iterdir():
+        file.unlink()
+    with open_snapshot(where, world.home) as cut:
+        for relation in ("in_flight.postings", "channel.postings"):
+            with pytest.raises(Lost, match=f"{relation} is lost"):
+                cut.sql(f"from {relation}")
+        assert rows(cut, "from state.balances") == [(1, 5)]
+
+
+def test_a_snapshot_of_a_newer_format_is_refused_as_such(world: World) -> None:
+    where = world.take({1: 5})
+    (manifest,) = (world.home / "jobs" / JOB / "snapshots").glob("*/manifest.json")
+    value = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**value, "format": 99}))
+    with pytest.raises(StrobeError, match="format 99"):
+        open_snapshot(where, world.home)
 
 
 def test_a_damaged_file_costs_its_relation_and_no_other(world: World) -> None:

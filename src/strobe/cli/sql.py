@@ -66,7 +66,7 @@ def sql_command(
         raise Misuse(f"--timeout {timeout:g}: a query cannot be done in no time.", next="Give a number above 0.")
     if session.json and shape not in (None, "json"):
         raise Misuse(f"--json and --format {shape} contradict each other.", next="Give one of them.")
-    check_writable(target, "--to")
+    _check_target(target)
     text = _read(file) if file is not None else query
     with open_cut(session, snapshot, memory=memory, timeout=timeout) as cut:
         for each in others:
@@ -89,10 +89,20 @@ def sql_command(
             if session.json:
                 session.answer({"file": target, "rows": table.num_rows})
             else:
-                session.say(f"{table.num_rows:,} rows in {target}")
+                session.say(f"{table.num_rows:,} row{'' if table.num_rows == 1 else 's'} in {target}")
             return 0
         answer(table, session, chosen)
     return 0
+
+
+def _check_target(target: str | None) -> None:
+    check_writable(target, "--to")
+    if target is not None and not target.lower().endswith((".parquet", ".pq")):
+        raise Misuse(
+            f"--to writes Parquet, and {target!r} is not called so.",
+            untouched="Nothing was run.",
+            next=f"Write --to {Path(target).with_suffix('.parquet')}; or --format csv and `> {target}`.",
+        )
 
 
 def open_cut(session: Session, snapshot: str, *, memory: str = "1GB", timeout: float | None = None) -> Cut:

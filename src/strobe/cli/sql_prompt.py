@@ -18,8 +18,10 @@ __all__ = ["prompt"]
 
 
 def prompt(cut: Cut, session: Session, shape: str) -> int:
-    """Until `.quit` or the end of input. Queries end with a semicolon, and may have several lines."""
+    """Until `.quit` or the end of input. Queries end with a semicolon, and may have several lines. Returns the exit
+    code: to a person at a terminal a mistake has been told, a script must notice that one of its queries failed."""
     read = _reader(cut)
+    failed = 0
     manifest = cut.manifest
     if sys.stdin.isatty():
         session.say(f"{manifest.kind.value} {manifest.snapshot} of {manifest.job}: .tables shows what can be asked")
@@ -29,25 +31,26 @@ def prompt(cut: Cut, session: Session, shape: str) -> int:
             line = read("sql> " if not lines else "...> ")
         except EOFError:
             if any(each.strip() for each in lines):
-                _run(cut, "\n".join(lines), session, shape)
-            return 0
+                failed = _run(cut, "\n".join(lines), session, shape) or failed
+            return 0 if sys.stdin.isatty() else failed
         except KeyboardInterrupt:
             lines = []
             continue
         if not lines and line.strip() in (".quit", ".exit"):
-            return 0
+            return 0 if sys.stdin.isatty() else failed
         if not lines and not line.strip():
             continue
         if not lines and line.strip().startswith("."):
-            _run(cut, line.strip(), session, shape)
+            failed = _run(cut, line.strip(), session, shape) or failed
             continue
         lines.append(line)
         if line.rstrip().endswith(";"):
-            _run(cut, "\n".join(lines), session, shape)
+            failed = _run(cut, "\n".join(lines), session, shape) or failed
             lines = []
 
 
-def _run(cut: Cut, text: str, session: Session, shape: str) -> None:
+def _run(cut: Cut, text: str, session: Session, shape: str) -> int:
+    """The exit code that it would have alone."""
     try:
         if text.startswith("."):
             command(cut, text, session, shape)
@@ -55,8 +58,11 @@ def _run(cut: Cut, text: str, session: Session, shape: str) -> None:
             answer(cut.sql(text), session, shape)
     except StrobeError as error:
         print_error(error, error.exit_code, as_json=session.json)
+        return error.exit_code
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
+        return 1
+    return 0
 
 
 def _reader(cut: Cut) -> Callable[[str], str]:

@@ -64,7 +64,8 @@ def _from_log(found: Located, record: ChannelRecord, *, everything: bool = False
     files = [f for f in table.files if everything or (f.position is not None and f.position > after)]
     parts: Parts = []
     for file in files:
-        if everything and tree.find(f"{record.location}/{file.path}") is None:
+        was_read = file.position is None or file.position <= after
+        if everything and was_read and tree.find(f"{record.location}/{file.path}") is None:
             continue  # every stage has read it, and the job has let it go
         parts += [(each.position, rows) for each, rows in read_files(table, (file,))]
     return parts, table.columns

@@ -129,7 +129,7 @@ def open_snapshot(
         except BaseException as error:
             if lease is not None:
                 lease.release()
-            if not isinstance(error, Misuse):
+            if not isinstance(error, Misuse) or found.snapshot in found.store.list():
                 raise  # else it went between the two; its job may have a newer one
     raise Failed(f"Snapshot {snapshot} went while it was being opened.", next="Name one that is retained.")
 
