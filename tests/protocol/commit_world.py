@@ -53,6 +53,16 @@ def row_of(handle: Handle) -> int:
     return int(handle[1 : handle.index(".")])
 
 
+class Hears(NamedTuple):
+    to: str
+    message: object
+    performed: int | None = None  # effects, before it crashes
+
+    def __str__(self) -> str:
+        heard = f"{self.to} gets {self.message}"
+        return heard if self.performed is None else f"{heard}, and crashes after {self.performed} effects"
+
+
 @dataclass(frozen=True)
 class Sink:
     """A participant and its disk. `noted` are the handles that a restart will find, oldest first."""
@@ -103,30 +113,29 @@ class World(NamedTuple):
 
     # ── moves ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def due(self) -> Iterator[tuple[str, World, NodeId | None, object]]:
+    def due(self) -> Iterator[tuple[Hears, World, NodeId | None, object]]:
         """What some process hears next: a label, the world without it, who (None: the coordinator), what."""
         for index, (to, message) in enumerate(self.net):
-            yield (
-                f"{to or 'c'} gets {message}",
-                self._replace(net=self.net[:index] + self.net[index + 1 :]),
-                to,
-                message,
-            )
+            heard = self._replace(net=self.net[:index] + self.net[index + 1 :])
+            yield Hears(to or "c", message), heard, to, message
         if self.logged:
             heard = self._replace(logged=self.logged[1:])
-            yield f"c hears that {self.logged[0]} is logged", heard, None, DecisionLogged(self.logged[0])
+            logged = DecisionLogged(self.logged[0])
+            yield Hears("c", logged), heard, None, logged
         for snapshot in self.judging:
             heard = self._replace(judging=tuple(s for s in self.judging if s != snapshot))
-            yield f"c hears the verdict on {snapshot}", heard, None, Judged(snapshot, self.findings[snapshot - 1])
+            judged = Judged(snapshot, self.findings[snapshot - 1])
+            yield Hears("c", judged), heard, None, judged
         if self.telling:
             heard = self._replace(telling=self.telling[1:])
-            yield f"c hears that {self.telling[0]} is released", heard, None, Released(self.telling[0])
+            released = Released(self.telling[0])
+            yield Hears("c", released), heard, None, released
         for sink in self.sinks:
             if sink.answers:
                 heard = self._with(replace(sink, answers=sink.answers[1:]))
-                yield f"{sink.name} hears of {sink.answers[0]}", heard, sink.name, sink.answers[0]
+                yield Hears(sink.name, sink.answers[0]), heard, sink.name, sink.answers[0]
 
-    def moves(self) -> Iterator[tuple[str, Callable[[], World]]]:
+    def moves(self) -> Iterator[tuple[object, Callable[[], World]]]:
         for label, world, who, what in self.due():
             yield label, partial(world.step, who, what)
             if self.crashes:
@@ -134,7 +143,7 @@ class World(NamedTuple):
                     crashed = world.step(who, what, crash_after=performed)
                     if crashed is None:
                         break
-                    yield f"{label}, and crashes after {performed} effects", partial(_same, crashed)
+                    yield label._replace(performed=performed), partial(_same, crashed)
         # A disk does its work whole or not at all; a crash before or after it is a move of its own.
         if self.logging:
             yield f"the log holds {self.logging[0]}", self._log
@@ -157,7 +166,7 @@ class World(NamedTuple):
         if self.failures:
             yield from self._replace(failures=self.failures - 1)._failing()
 
-    def _failing(self) -> Iterator[tuple[str, Callable[[], World]]]:
+    def _failing(self) -> Iterator[tuple[object, Callable[[], World]]]:
         if self.begun:
             yield f"abandon {self.begun}", partial(self.step, None, Abandon(self.begun, "told to"))
         if self.logging:

@@ -6,8 +6,10 @@ shortest schedule, which the error prints move by move.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from strobe.model.errors import ProtocolError
@@ -32,8 +34,9 @@ class State(Protocol):
         """Equal keys have equal futures."""
         ...
 
-    def moves(self: S) -> Iterable[tuple[str, Callable[[], S]]]:
-        """What can happen next. A move returns a new state, and raises `Violation` when it breaks a rule."""
+    def moves(self: S) -> Iterable[tuple[object, Callable[[], S]]]:
+        """What can happen next: a label, made text only for a schedule that is shown, and the move. A move returns a
+        new state, and raises `Violation` when it breaks a rule."""
         ...
 
     def check_rest(self) -> None:
@@ -48,20 +51,37 @@ class Explored(NamedTuple):
 
 
 def explore(start: S, *, limit: int = 2_000_000) -> Explored:
+    with _uncollected():
+        return _explore(start, limit)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """States are kept and have no cycles: looking through all of them again and again finds nothing to free."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _explore(start: S, limit: int) -> Explored:
     first = start.key()
-    came: dict[Hashable, tuple[Hashable, str] | None] = {first: None}
+    came: dict[Hashable, tuple[Hashable, object] | None] = {first: None}
     todo = deque([(first, start)])
     taken = 0
     at_rest = 0
 
-    def schedule(key: Hashable, *more: str) -> tuple[str, ...]:
+    def schedule(key: Hashable, *more: object) -> tuple[str, ...]:
         labels = [*more]
         step = came[key]
         while step is not None:
             key, label = step
             labels.insert(0, label)
             step = came[key]
-        return tuple(labels)
+        return tuple(map(str, labels))
 
     while todo:
         key, state = todo.popleft()
