@@ -32,7 +32,7 @@ from strobe.verify.violation import Rule
 from tests.predicates.computations import computations, labels
 from tests.verify.bank import Bank, random_run
 
-SEEDS = range(6)
+SEEDS = (0, 2, 5)  # four nodes, one, five; a conjunction that never held, and two that did
 CUT_RULES = (Rule.EFFECT_WITHOUT_CAUSE, Rule.MISSING_MESSAGE, Rule.EXTRA_MESSAGE, Rule.LATE_MESSAGE)
 
 
