@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from strobe.hosts.spark.jvm.java import find_java
 from strobe.model.errors import Failed
 from tests.services import SHORT_LIVED, Server, variable
+from tests.support import scratch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,8 +31,10 @@ settings.register_profile("dev", deadline=None, print_blob=True, suppress_health
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=False, database=None)
 for _size in ("COLUMNS", "LINES"):  # how wide the terminal is in which the tests run says nothing to what they test
     os.environ.pop(_size, None)
+scratch.use_memory()
 os.environ.setdefault("STROBE_CACHE", "")  # a test decodes state itself, and leaves none behind
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,9 +52,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     if hasattr(config, "workerinput"):
-        # Of two workers none should be left alone with the longest file at the end.
+        # Of two workers none should be left alone with a long file at the end: what needs no Spark comes last.
         slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
-        items.sort(key=lambda item: -slow[item.path])
+        spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
+        items.sort(key=lambda item: (-slow[item.path], item.path not in spark))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_FAILED] = exitstatus != pytest.ExitCode.OK
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not config.stash.get(_FAILED, False):
+        scratch.forget()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -93,7 +107,7 @@ def java_problem() -> str | None:
     except Failed as error:
         return str(error)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} -Djava.io.tmpdir={tempfile.gettempdir()}")
     return None
 
 
