@@ -190,7 +190,7 @@ def test_rows_in_flight_from_a_source_that_is_replaced_arrive_once(
         else:
             taking = pool.submit(lambda: str(job.savepoint(tmp_path / "savepoint")))
         eventually(lambda: bool(job.status().checkpoints), "the snapshot is under way", job)
-        hold.free.set()
+        hold.raise_to(100)
         snapshot = taking.result(PATIENCE)
     await_postings(job, tmp_path, 120)
     job.stop()

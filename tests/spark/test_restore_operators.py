@@ -1,7 +1,7 @@
 """Every stateful operator over a restore: the tables are those of the same query run as plain Spark, without a stop.
 
-One job has all operators. It is stopped in the middle, and brought back from a checkpoint or a savepoint, in place or
-somewhere else, with the partitions that it had, more, or fewer.
+One job has all operators. It takes a checkpoint and a savepoint in the middle, and ends. What it leaves is kept, and
+brought back from the one or the other, in place or somewhere else, with the partitions that it had, more, or fewer.
 """
 
 from __future__ import annotations
@@ -18,30 +18,50 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
+from strobe.model.ids import NodeId
 from strobe.store.locate import locate
+from tests.spark.images import Images
 from tests.spark.jobs import PATIENCE, check_checkpoints, eventually, finish, stage
 from tests.spark.ledger_data import delta_rows
 from tests.spark.restoring import start
-from tests.spark.test_operators import DDL, QUERIES, plain, read_events, table, write_events
+from tests.spark.test_operators import DDL, FILES, QUERIES, ROWS, plain, read_events, table, write_events
 
 pytestmark = pytest.mark.spark
 
+UIDS = (*QUERIES, "pairs")
+
 
 class Hold:
-    """Keeps every stage in its batch `at` until it is let go, so that a snapshot falls right behind that batch."""
+    """Keeps every stage in its batch `at` until that is raised, so that a snapshot falls right behind that batch."""
 
     def __init__(self, at: int) -> None:
         self.at = at
-        self.free = threading.Event()
-        self.held: set[str] = set()
+        self.held: dict[str, int] = {}
+        self._raised = threading.Condition()
 
     def sink(self, uid: str) -> strobe.ForeachBatchSink:
         def hold(batch: DataFrame, batch_id: int) -> None:
-            if batch_id >= self.at:
-                self.held.add(uid)
-                self.free.wait(PATIENCE)
+            with self._raised:
+                if batch_id >= self.at:
+                    self.held[uid] = batch_id
+                    assert self._raised.wait_for(lambda: batch_id < self.at, PATIENCE)
 
         return strobe.ForeachBatchSink(hold)
+
+    def snapshot(self, job: strobe.Job, take: Callable[[], str]) -> str:
+        """Taken behind the batch in which every stage is held; they are held again in the next one."""
+        eventually(lambda: self.held == dict.fromkeys(UIDS, self.at), f"every stage is in batch {self.at}", job)
+        before = len(job.status().checkpoints)
+        with ThreadPoolExecutor(1) as pool:
+            taking = pool.submit(take)
+            eventually(lambda: len(job.status().checkpoints) > before, "the snapshot is under way", job)
+            self.raise_to(self.at + 1)
+            return taking.result(PATIENCE)
+
+    def raise_to(self, at: int) -> None:
+        with self._raised:
+            self.at = at
+            self._raised.notify_all()
 
 
 def operators(data: Path, hold: Hold | None = None) -> strobe.Pipeline:
@@ -90,6 +110,28 @@ def expected_pairs(spark: SparkSession, data: Path) -> list[tuple[object, ...]]:
     return sorted((r.order, r.payment, r.amount) for r in rows)
 
 
+@pytest.fixture(scope="module")
+def left(spark: SparkSession, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Images, str, str]:
+    """What the job has left, and its checkpoint and its savepoint, behind the third batch and the fourth."""
+    root = tmp_path_factory.mktemp("operators") / "job"
+    hold = Hold(at=2)
+    job = start(operators(data, hold), root, spark)
+    try:
+        checkpoint = hold.snapshot(job, lambda: f"operators/{job.checkpoint()}")
+        savepoint = hold.snapshot(job, lambda: str(job.savepoint(root / "savepoint")))
+        # What comes after them is undone, or belongs to the original only.
+        hold.raise_to(FILES + 100)
+        eventually(lambda: all(stage(job, uid).batch >= 4 for uid in UIDS), "all files are processed", job)
+    finally:
+        hold.raise_to(FILES + 100)
+        job.stop()
+    for snapshot, files in ((checkpoint, 2), (savepoint, 1)):
+        assert locate(snapshot, root / "home").load().rows_in_flight >= files * ROWS * len(UIDS)
+    images = Images(root)
+    images.keep("stopped")
+    return images, checkpoint, savepoint
+
+
 @pytest.mark.parametrize(
     ("kind", "partitions"),
     [("checkpoint", 4), ("savepoint", None), ("moved savepoint", 1)],
@@ -99,36 +141,26 @@ def test_operators_go_on_as_if_they_had_never_stopped(
     spark: SparkSession,
     data: Path,
     expected: dict[str, list[Row]],
-    tmp_path: Path,
+    left: tuple[Images, str, str],
     kind: str,
     partitions: int | None,
 ) -> None:
-    hold = Hold(at=2)
-    job = start(operators(data, hold), tmp_path, spark)
-    uids = {*QUERIES, "pairs"}
-    eventually(lambda: hold.held == uids, "every stage is in its third batch", job)
-    with ThreadPoolExecutor(1) as pool:
-        if kind == "checkpoint":
-            taking = pool.submit(lambda: f"operators/{job.checkpoint()}")
-        else:
-            taking = pool.submit(lambda: str(job.savepoint(tmp_path / "savepoint")))
-        eventually(lambda: bool(job.status().checkpoints), "the snapshot is under way", job)
-        hold.free.set()
-        snapshot = taking.result(PATIENCE)
-    # What comes after the snapshot is undone, or belongs to the original only.
-    eventually(lambda: all(stage(job, uid).batch >= 4 for uid in uids), "all files are processed", job)
-    job.stop()
-    assert locate(snapshot, tmp_path / "home").load().rows_in_flight >= 2 * 40 * len(uids)
-    where = tmp_path
+    images, checkpoint, savepoint = left
+    images.put_back("stopped", spark)
+    root = where = images.root
+    snapshot = checkpoint if kind == "checkpoint" else savepoint
     if kind == "moved savepoint":
-        snapshot = str(shutil.move(snapshot, tmp_path / "elsewhere"))
-        shutil.rmtree(tmp_path / "home")
-        where = tmp_path / "new"
-    theirs = (str(tmp_path),) if kind == "moved savepoint" else ()
+        snapshot = str(shutil.move(savepoint, root / "elsewhere"))
+        shutil.rmtree(root / "home")
+        where = root / "new"
+    theirs = (str(root),) if kind == "moved savepoint" else ()
     again = start(operators(data), where, spark, snapshot=snapshot, partitions=partitions, sinks_from=theirs)
-    finish(again)
+    try:
+        finish(again)
+    finally:
+        again.stop()
     for name in QUERIES:
         assert sorted(table(spark, where / name)) == expected[name], name
     assert pairs_of(where / "pairs") == expected_pairs(spark, data)
     last = check_checkpoints(again)[-1]
-    assert {last.nodes[uid].partitions for uid in (*QUERIES, "pairs")} == {partitions or 2}  # type: ignore[index]
+    assert {last.nodes[NodeId(uid)].partitions for uid in UIDS} == {partitions or 2}
