@@ -151,7 +151,8 @@ class Job:
     # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        os.environ["JAVA_HOME"] = str(find_java())
+        if self._given is None:  # a session that is given has its Java
+            os.environ["JAVA_HOME"] = str(find_java())
         fresh = not self.home.path(self.home.layout.root).exists()
         self.home.claim(end_at_once)
         try:
