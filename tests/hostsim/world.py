@@ -112,7 +112,7 @@ class _Driver:
     refused: int  # how often anything was, before it was started
     over: bool = False
     error: StrobeError | None = None
-    restoring: bool = False
+    restoring: str | None = None
     order: Order | None = None  # which ends it
 
 
@@ -197,16 +197,17 @@ class _World:
 
     def _supervise(self) -> None:
         """Whoever runs `strobe run` again and again, and `strobe run -s` when it says that something is damaged."""
-        restore, savepoint = False, None
+        restore: str | None = None
+        savepoint: str | None = None
         while not self._any_finished():
-            driver = self._start(snapshot=savepoint or (JOB if restore else None))
+            driver = self._start(snapshot=savepoint or restore)
             self._await(driver)
             if driver.process.suspended:
                 self.scheduler.sleep(LEASE + 1)
             elif driver.process.dead:
                 self.laws.at_rest()
                 self.orders.at_rest()
-            restore = driver.over and self._is_to_be_restored(driver)
+            restore = self._to_be_restored(driver) if driver.over else None
             savepoint = self._stopped_with(driver)
             if savepoint is None:
                 self.scheduler.sleep(_AGAIN)
@@ -232,14 +233,14 @@ class _World:
     def _any_finished(self) -> bool:
         return any(d.job.state is JobState.FINISHED and (d.over or d.process.dead) for d in self.drivers)
 
-    def _is_to_be_restored(self, driver: _Driver) -> bool:
+    def _to_be_restored(self, driver: _Driver) -> str | None:
         """After a loss of power a job may have to go back to its newest snapshot: what Spark writes is not synced. At
-        no other time."""
+        no other time; but a restore that was refused is tried again."""
         error, failed = driver.error, driver.job.state is JobState.FAILED
         if isinstance(error, Fenced) or (isinstance(error, Misuse) and "already running" in error.what):
             return driver.restoring
         if not (error or failed):
-            return False
+            return None
         if self.refused != driver.refused:
             return driver.restoring  # it was told why, and is tried again
         why = str(error or driver.job.error)
@@ -247,10 +248,10 @@ class _World:
             self.laws.found.append(f"law 5: nothing was lost, and the job does not start: {why}")
         elif not self.laws.snapshots():
             self._begin_again(why)
-            return False
+            return None
         elif driver.restoring:
             self.laws.found.append(f"law 5: a complete snapshot cannot be restored: {why}")
-        return True
+        return JOB
 
     @property
     def refused(self) -> int:
@@ -272,7 +273,7 @@ class _World:
         options = RestoreOptions(snapshot=snapshot)
         spark = cast(Any, object())
         job = Job(self._pipeline(), self.home, "local", self.base, spark, options, Clock(self.scheduler))
-        driver = _Driver(Process(f"driver-{number}"), job, self.refused, restoring=snapshot is not None)
+        driver = _Driver(Process(f"driver-{number}"), job, self.refused, restoring=snapshot)
         self.drivers.append(driver)
         self.scheduler.start(driver.process, "main", lambda: self._drive(driver))
         return driver
