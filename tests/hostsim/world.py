@@ -246,7 +246,9 @@ class _World:
         why = str(error or driver.job.error)
         if not self.power_failures:
             self.laws.found.append(f"law 5: nothing was lost, and the job does not start: {why}")
-        elif not self.laws.snapshots():
+        elif not self.laws.snapshots() and (savepoint := self.orders.newest()) != driver.restoring:
+            return savepoint
+        elif not self.laws.snapshots() and not driver.restoring:
             self._begin_again(why)
             return None
         elif driver.restoring:
