@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import strobe
 from strobe.look.judging import check_names, invariants_in, judge
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
@@ -89,11 +90,18 @@ def test_a_verdict_keeps_few_rows_and_short_values() -> None:
         ("select sum(x) form state.balances", "is not SQL"),
         ("create table x (a int)", "is not one select"),
         ("select 1; select 2", "is not one select"),
+        ("from balances", "asks for 'balances', which no snapshot has"),
+        ("from '/etc/passwd'", "which no snapshot has"),
+        ("with x as (from state.balances) select * from x, y", "asks for 'y'"),
+        ("from read_csv('/etc/passwd')", "reads files with read_csv"),
+        ("select (select count(*) from glob('*'))", "reads files with glob"),
+        ("from in_flight.balances", "no stage reads 'balances': it has no channel"),
+        ("from channel.balances", "no stage reads 'balances'"),
     ],
 )
 def test_queries_that_cannot_be_right_are_refused_before_anything_starts(sql: str, why: str) -> None:
     with pytest.raises(Misuse, match=why):
-        check_names([Invariant("n", sql=sql)], ["balances", "postings"])
+        check_names([Invariant("n", sql=sql)], ["balances", "postings"], ["postings"])
 
 
 def test_names_that_are_right_are_not_refused() -> None:
@@ -103,8 +111,10 @@ def test_names_that_are_right_are_not_refused() -> None:
         "select * from state.balances__left l join in_flight.postings p on true",
         "select * from meta.stages",
         "with x as (select 1 as state) select * from x",
+        "with recursive r as (select 1 as n union all select n + 1 from r where n < 5) from r, in_flight.postings",
+        "select * from range(3), (values (1)) v, unnest([1, 2]), channel.postings",
     ):
-        check_names([Invariant("n", sql=sql)], ["balances", "postings"])
+        check_names([Invariant("n", sql=sql)], ["balances", "postings"], ["postings"])
 
 
 def test_a_file_of_queries() -> None:
@@ -154,3 +164,13 @@ def test_verdicts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         log.append(Verdict("n", SnapshotId(number), Outcome.HOLDS))
     VerdictLog(tmp_path, "j")
     assert [v.snapshot for v in read_verdicts(tmp_path, "j")] == [8, 9, 10, 11, 12]
+
+
+def test_a_decorator_without_its_function_is_refused() -> None:
+    """Else nobody would notice that nothing is asked."""
+    pipeline = strobe.Pipeline("shop")
+    pipeline.invariant("forgotten")
+    with pytest.raises(Misuse, match="'forgotten' needs a query or a function"):
+        _ = pipeline.invariants
+    assert pipeline.invariant("forgotten")(len) is len
+    assert [i.function for i in pipeline.invariants] == [len]

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import duckdb
@@ -27,6 +27,7 @@ _SHOWN: Final = 10  # rows of a violation that are kept
 _WIDE: Final = 500  # characters of a value that are kept
 _TITLE: Final = re.compile(r"^\s*--\s*invariant\s*:\s*(\S.*?)\s*$", re.MULTILINE)
 _OF_STAGES: Final = ("state", "in_flight", "channel", "sink")
+_OF_FILES: Final = ("read_", "parquet_", "sniff_", "glob")  # DuckDB's functions that do not ask what is there already
 
 
 def judge(cut: Cut, invariant: Invariant) -> Verdict:
@@ -107,14 +108,32 @@ def _plain(value: Any) -> Json:
 # ── before anything is asked ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_names(invariants: Iterable[Invariant], stages: Iterable[str]) -> None:
-    """Misuse for a query that is not SQL, or that names a stage which the graph does not have."""
+def check_names(
+    invariants: Iterable[Invariant], stages: Iterable[str], channels: Collection[str] | None = None
+) -> None:
+    """Misuse for a query that is not SQL, or that names a stage which the graph does not have, or what no snapshot of
+    it will have. `channels` are the stages that others read, if that is known."""
     known = {stage.lower(): stage for stage in stages}
+    read = None if channels is None else {stage.lower() for stage in channels}
     with duckdb.connect(":memory:") as db:
         for invariant in invariants:
             if invariant.sql is None:
                 continue
             for schema, name in _relations(db, invariant):
+                if schema in ("in_flight", "channel") and name in known and read is not None and name not in read:
+                    raise Misuse(
+                        f"Invariant {invariant.name!r} asks for {schema}.{name}, but no stage reads {known[name]!r}: "
+                        "it has no channel.",
+                        untouched="Nothing was started.",
+                        next=f"Channels have: {', '.join(sorted(channels or ())) or 'none'}.",
+                    )
+                if not schema:
+                    raise Misuse(
+                        f"Invariant {invariant.name!r} asks for {name!r}, which no snapshot has.",
+                        untouched="Nothing was started.",
+                        next=f"{did_you_mean(name, list(known))}Say which relation of a stage: state.STAGE, "
+                        "in_flight.STAGE, channel.STAGE, sink.STAGE; or one of meta.",
+                    )
                 if schema in _OF_STAGES and name.partition("__")[0] not in known and name not in known:
                     raise Misuse(
                         f"Invariant {invariant.name!r} asks for {schema}.{name}, but there is no stage {name!r}.",
@@ -153,7 +172,37 @@ def _relations(db: duckdb.DuckDBPyConnection, invariant: Invariant) -> set[tuple
             f"The query of invariant {invariant.name!r} is not SQL: {str(error).strip().partition(chr(10))[0]}",
             untouched="Nothing was started.",
         ) from error
-    return {(schema.lower(), table.lower()) for _, schema, table in tables_in(json.loads(text))}
+    tree = json.loads(text)
+    own, functions = _names_within(tree)
+    outside = sorted(name for name in functions if name.startswith(_OF_FILES))
+    if outside:
+        raise Misuse(
+            f"The query of invariant {invariant.name!r} reads files with {outside[0]}: it can ask the snapshot, and "
+            "nothing else.",
+            untouched="Nothing was started.",
+            next="What is outside of the snapshot can be read by a function: @pipeline.invariant(…).",
+        )
+    named = {(schema.lower(), table.lower()) for _, schema, table in tables_in(tree)}
+    return {(schema, table) for schema, table in named if schema or table not in own}
+
+
+def _names_within(tree: Any) -> tuple[set[str], set[str]]:
+    """The names that the query gives to queries of its own (`with x as …`), and functions that it uses as tables."""
+    found: set[str] = set()
+    functions: set[str] = set()
+    todo: list[Any] = [tree]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            entries = value.get("cte_map", {}).get("map", []) if isinstance(value.get("cte_map"), dict) else []
+            found |= {str(entry["key"]).lower() for entry in entries if isinstance(entry, dict) and "key" in entry}
+            function = value.get("function")
+            if value.get("type") == "TABLE_FUNCTION" and isinstance(function, dict):
+                functions.add(str(function.get("function_name")).lower())
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+    return found, functions
 
 
 def invariants_in(text: str, where: str) -> tuple[Invariant, ...]:

@@ -51,7 +51,7 @@ def check_invariants(pipeline: Pipeline) -> None:
     if pipeline.invariants:
         from strobe.look.judging import check_names  # needs an extra, which a pipeline without invariants does not
 
-        check_names(pipeline.invariants, pipeline.stages)
+        check_names(pipeline.invariants, pipeline.stages, [uid for uid in pipeline.stages if pipeline.readers(uid)])
     holding = [i.name for i in pipeline.invariants if i.on_violation is OnViolation.HOLD]
     if holding and not any(transactional(sink) for stage in pipeline.stages.values() for sink in stage.sinks):
         raise Misuse(

@@ -116,7 +116,7 @@ class Pipeline:
         self.conf = _settings(conf, f"Pipeline {name!r}")
         self.py_files: tuple[str, ...] = ()  # places on `sys.path` that go to the workers whole
         self._stages: dict[NodeId, StageSpec] = {}
-        self._invariants: dict[str, Invariant] = {}
+        self._invariants: dict[str, Invariant | None] = {}  # None: of a decorator that has no function yet
 
     def stage(
         self,
@@ -213,12 +213,13 @@ class Pipeline:
             ) from None
 
         def add(function: G | None) -> None:
-            if name in self._invariants:
+            if self._invariants.get(name) is not None:
                 raise Misuse(
                     f"Pipeline {self.name!r} has two invariants {name!r}.", next="Give one of them another name."
                 )
             self._invariants[name] = Invariant(name, sql, function, every, wanted)
 
+        self._invariants.setdefault(name, None)
         if sql is not None:
             add(None)
 
@@ -230,7 +231,7 @@ class Pipeline:
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
-        return tuple(self._invariants.values())
+        return tuple(found or Invariant(name) for name, found in self._invariants.items())  # which refuses to be
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {', '.join(self._stages) or 'no stage yet'}>"
