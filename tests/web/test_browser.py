@@ -101,6 +101,27 @@ def test_a_job_is_found_by_keyboard_alone(home: Path, browser: Browser) -> None:
         expect(panel).to_have_count(0)
 
 
+def test_a_stage_shows_its_state_store_and_its_settings_as_words(home: Path, browser: Browser) -> None:
+    status = a_status("ledger")
+    status["stages"][2] |= {"state_store": {"rows": 1000, "bytes": 2048, "rocksdb_gets": 17}, "busy": 0.957}
+    with (
+        running(home, "ledger", lambda b: status) as held,
+        Served(home) as served,
+        looking(browser, served.url) as page,
+    ):
+        held.publish(settings={"balances": {"output_mode": "update", "max_rows_per_batch": "500"}})
+        go(page, "/job/ledger")
+        box = page.locator('[data-stage="balances"]')
+        expect(box).to_contain_text("2.0 KiB")
+        box.click()
+        panel = page.get_by_role("complementary", name="Stage balances")
+        expect(panel.get_by_role("heading", name="State store")).to_be_visible()
+        expect(panel).to_contain_text("rocksdb gets17")
+        expect(panel).to_contain_text("busy96 %")
+        expect(panel).not_to_contain_text("{")
+        expect(panel).to_contain_text("max rows per batch500")
+
+
 def test_what_changes_is_seen_without_reloading_and_nothing_jumps(home: Path, browser: Browser) -> None:
     status = a_status("ledger")
     with running(home, "ledger", lambda b: status), Served(home) as served, looking(browser, served.url) as page:
@@ -179,16 +200,16 @@ def test_names_errors_and_rows_are_only_words(home: Path, browser: Browser) -> N
 def test_a_violated_invariant_is_seen_on_both_pages(home: Path, browser: Browser) -> None:
     verdict = {"on_violation": "warn", "snapshot": 12, "violations": 1, "skipped": 0}
     status = a_status("ledger", invariants=[
-        {"name": "zero-sum", "outcome": "violated", "sentence": "3 rows should not exist.", **verdict},
+        {"name": "zero-sum", "outcome": "violated", "sentence": "invariant 'zero-sum' is violated", **verdict},
+        {"name": "late", "outcome": "failed", "sentence": "", **verdict},
         {"name": "no-debt", "outcome": "holds", "sentence": "", **verdict},
     ])  # fmt: skip
     with running(home, "ledger", lambda b: status), Served(home) as served, looking(browser, served.url) as page:
         expect(page.locator("tbody")).to_contain_text("1 invariant violated")
         go(page, "/job/ledger")
-        expect(page.get_by_role("alert")).to_contain_text(
-            "Invariant zero-sum violated at snapshot 12. 3 rows should not"
-        )
-        expect(page.locator(".invariant")).to_have_text("Invariant no-debt: holds at snapshot 12")
+        expect(page.get_by_role("alert").first).to_contain_text("invariant 'zero-sum' is violated")
+        expect(page.get_by_role("alert").last).to_contain_text("Invariant 'late' could not be evaluated at snapshot 12")
+        expect(page.locator(".invariant")).to_have_text("Invariant 'no-debt': holds at snapshot 12")
 
 
 def test_an_order_is_explained_confirmed_and_answered(home: Path, browser: Browser) -> None:

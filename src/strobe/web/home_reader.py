@@ -108,7 +108,10 @@ class HomeReader:
             job=row,
             drawing=draw(stages, links),
             known_by=known_by,
-            stages=[_stage(uid, _of(status, uid), held, row, descriptions.get(uid), manifest) for uid in stages],
+            stages=[
+                _stage(uid, _of(status, uid), held, row, descriptions.get(uid), manifest, _settings(runtime, uid))
+                for uid in stages
+            ],
             channels=channels,
             barriers=barriers,
             sinks=sinks,
@@ -194,6 +197,7 @@ def _stage(
     row: JobRow,
     description: dict[str, Any] | None,
     manifest: Manifest | None,
+    settings: dict[str, str],
 ) -> StageView:
     figures = {k: v for k, v in status.items() if k not in _OWN}
     if manifest is not None and uid in manifest.nodes and "state_bytes" not in figures:
@@ -207,7 +211,14 @@ def _stage(
         figures=figures,
         description=description or {},
         sinks=sinks,
+        settings=settings,
     )
+
+
+def _settings(runtime: Mapping[str, Any], uid: str) -> dict[str, str]:
+    noted = runtime.get("settings")
+    of_stage = noted.get(uid) if isinstance(noted, dict) else None
+    return {str(k): str(v) for k, v in of_stage.items()} if isinstance(of_stage, dict) else {}
 
 
 def _mood(uid: str, status: Mapping[str, Any], held: set[str], row: JobRow) -> str:

@@ -101,7 +101,8 @@ class JobRow(msgspec.Struct, frozen=True):
 
 
 class StageView(msgspec.Struct, frozen=True):
-    """`mood`: busy, idle, held (it waits for a barrier), restarting, failed, ended, unknown."""
+    """`mood`: busy, idle, held (it waits for a barrier), restarting, failed, ended, unknown. `settings` as its
+    pipeline's file has them, if `strobe run` has noted them."""
 
     uid: str
     mood: str = "unknown"
@@ -110,6 +111,7 @@ class StageView(msgspec.Struct, frozen=True):
     figures: dict[str, Any] = {}
     description: dict[str, Any] = {}
     sinks: list[str] = []
+    settings: dict[str, str] = {}
 
 
 class ChannelView(msgspec.Struct, frozen=True):

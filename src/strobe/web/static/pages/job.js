@@ -66,7 +66,7 @@ function box(s, barrier) {
   const lines = f.batch_ms === undefined ? [s.state || "not running", f.snapshot_bytes ? `${bytes(f.snapshot_bytes)} in the snapshot` : ""] : [
     `${rate(f.rows_per_second)} rows/s${f.lag_rows ? ` · ${short(f.lag_rows)} waiting` : ""}`,
     `batch ${f.batch} · ${ms(f.batch_ms)}`,
-    [f.state_rows ? `state ${short(f.state_rows)} rows` : "", f.state_bytes ? bytes(f.state_bytes) : "", f.restarts ? plural(f.restarts, "restart") : ""].filter(Boolean).join(" · ") || "no state",
+    [f.state_rows ? `state ${short(f.state_rows)} rows` : "", f.state_store && f.state_store.bytes ? bytes(f.state_store.bytes) : "", f.restarts ? plural(f.restarts, "restart") : ""].filter(Boolean).join(" · ") || "no state",
   ];
   return { mood: s.mood, lines: lines.filter(Boolean), error: !!s.error, phase: barrier && barrier.phase, phaseWords: barrier ? PHASE_WORDS[barrier.phase] : "" };
 }
@@ -104,8 +104,8 @@ function Barrier({ seen, way, snapshot, now }) {
 
 function Invariants({ all, job }) {
   return all.map((i) => (i.outcome === "violated" || i.outcome === "failed"
-    ? html`<${Trouble} key=${i.name} error=${`Invariant ${i.name} ${i.outcome}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}. ${i.sentence || ""}`} next=${`See: strobe checks ${job}`} role="alert" />`
-    : html`<p class="invariant quiet" key=${i.name}>Invariant ${i.name}: ${i.outcome || "not asked yet"}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}</p>`));
+    ? html`<${Trouble} key=${i.name} error=${i.sentence || `Invariant '${i.name}' ${i.outcome === "failed" ? "could not be evaluated" : "is violated"}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}.`} next=${`See: strobe checks ${job}`} role="alert" />`
+    : html`<p class="invariant quiet" key=${i.name}>Invariant '${i.name}': ${i.outcome || "not asked yet"}${i.snapshot ? ` at snapshot ${i.snapshot}` : ""}</p>`));
 }
 
 function Held({ held, job }) {
