@@ -115,13 +115,12 @@ class SinkContract:
             driver.check()
 
     def test_a_restart_between_any_two_calls(self) -> None:
-        calls = len(self._script(self.driver()))
-        for died in range(1, calls + 1):
+        for every in (1, 2, 3):  # calls between two restarts
             driver = self.driver()
             for number, call in enumerate(self._script(driver), 1):
                 call()
                 driver.check()
-                if number == died:
+                if number % every == 0:
                     driver.start()
                     driver.check()
                     if driver.next - 1 > driver.last_prepared:
