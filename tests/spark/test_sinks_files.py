@@ -59,11 +59,6 @@ class TestParquetOnBatch(FileContract):
     """The default."""
 
 
-class TestParquetOnSnapshot(FileContract):
-    options: ClassVar[dict[str, Any]] = {"delivery": "on_snapshot"}
-    ordered = False  # within a part, which Spark writes as a whole
-
-
 class TestJsonOnBatch(FileContract):
     options: ClassVar[dict[str, Any]] = {"format": "json"}
 
@@ -72,8 +67,10 @@ class TestJsonOnBatch(FileContract):
 
 
 class TestCsvOnSnapshot(FileContract):
+    """How a part becomes visible does not depend on its format: one stands for all."""
+
     options: ClassVar[dict[str, Any]] = {"format": "csv", "delivery": "on_snapshot"}
-    ordered = False
+    ordered = False  # within a part, which Spark writes as a whole
 
     def read(self, path: Path) -> Iterable[tuple[Any, ...]]:
         with path.open(newline="") as text:
