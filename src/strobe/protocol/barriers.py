@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 Barriers are injected at the nodes without live inputs and flow with the data. Snapshot ids rise; on one channel
-barriers arrive in rising order. At a node a snapshot passes through two phases:
+barriers arrive in rising order, and a node is asked to start snapshots in rising order. At a node a snapshot passes
+through two phases:
 
 *Aligning.* Inputs that have delivered barrier n are held until every regular input has; then the node records, sends
 its barriers and releases. Everything before the barriers is in the state, nothing behind them is, so regular channels
@@ -15,6 +16,13 @@ to the snapshot); unaligned ones leave every channel open whose barrier has not 
 
 Unaligned means: record at the *first* barrier. Its own channel's content is what the barrier overtook. Aligned with a
 timeout starts aligned; when the timer runs out it records at once, and asks the host to let waiting barriers overtake.
+
+*Who starts.* Alignment needs barriers that come through the inputs, so an aligned snapshot starts at the nodes without
+live inputs. An unaligned one may start anywhere, at any number of nodes (Chandy and Lamport 1985, section 3.1: they are
+its markers, but for the overtaking). A node that is asked to start records at once and leaves every live input open:
+what comes on it ahead of its barrier was sent before its sender's recording. A node that meets a barrier first has
+recorded when it is asked, and does nothing. Either way nothing from behind a barrier is delivered to a node that has
+not recorded. If all are asked at the same time, a snapshot takes as long as the slowest node, not as long as a path.
 
 A barrier says what its snapshot asks for (`BarrierOptions`), and a node sends on what it was told: so it knows when it
 records, whatever else is said to it when.
@@ -37,6 +45,19 @@ ChannelRecorded b
 Release a
 Release b
 NodeRecorded -
+
+Unaligned, and asked to start: it records at once, and its inputs stay open until their barriers come.
+
+>>> node = Barriers([ChannelId("a")], [ChannelId("out")], mode=BarrierMode.UNALIGNED)
+>>> for effect in node.step(Initiate(SnapshotId(1))):
+...     print(type(effect).__name__, getattr(effect, "channel", "-"))
+RecordState -
+SendBarrier out
+Overtake a
+>>> node.step(MessageArrived(ChannelId("a"), "sent before the barrier"))
+(Deliver(channel='a', message='sent before the barrier'),)
+>>> node.step(BarrierArrived(ChannelId("a"), SnapshotId(1)))[0].content
+('sent before the barrier',)
 """
 
 from __future__ import annotations
@@ -171,8 +192,9 @@ class Barriers:
 
     def _initiate(self, asked: Initiate) -> tuple[Effect, ...]:
         snapshot = asked.snapshot
+        unaligned = self.mode is BarrierMode.UNALIGNED
         live = [c for c in self.inputs if c not in self._ended and c not in self.feedback]
-        if live:
+        if live and not unaligned:
             raise HostFault(
                 f"Snapshot {snapshot} was to start at a node with live inputs ({', '.join(live)}): barriers must come "
                 "through them."
@@ -182,7 +204,7 @@ class Barriers:
         if snapshot <= self._newest or snapshot in self._aborted:
             return ()
         self._begin(snapshot, asked.options)
-        return self._record(snapshot, overtakes=self.mode is BarrierMode.UNALIGNED)
+        return self._record(snapshot, overtakes=unaligned)
 
     def _barrier(self, arrived: BarrierArrived) -> tuple[Effect, ...]:
         channel, snapshot = arrived.channel, arrived.snapshot

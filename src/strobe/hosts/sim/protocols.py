@@ -41,6 +41,7 @@ class Start(Enum):
 
     ANYWHERE = "one node, and one more for each part of the system that its markers cannot reach"
     SOURCES = "every node without a live regular input"
+    EVERYWHERE = "every node, each when it hears of it"
     BY_CLOCK = "every node, when its own clock shows the agreed time"
     IN_TURN = "every node, one after the other, frozen while it records"
 
@@ -113,7 +114,8 @@ def _cover(graph: Graph, first: int) -> tuple[NodeId, ...]:
 
 
 def _barriers(mode: BarrierMode, description: str) -> ProtocolSpec:
-    return ProtocolSpec(mode.value, Barriers, True, True, Start.SOURCES, description, mode)
+    start = Start.EVERYWHERE if mode is BarrierMode.UNALIGNED else Start.SOURCES
+    return ProtocolSpec(mode.value, Barriers, True, True, start, description, mode)
 
 
 PROTOCOLS: dict[str, ProtocolSpec] = {
@@ -133,7 +135,7 @@ PROTOCOLS: dict[str, ProtocolSpec] = {
         ),
         _barriers(
             BarrierMode.UNALIGNED,
-            "Barriers overtake the data; the first one records, and what was overtaken belongs to the snapshot.",
+            "All nodes start at once, barriers overtake the data, and what they overtake belongs to the snapshot.",
         ),
         _barriers(
             BarrierMode.ALIGNED_WITH_TIMEOUT,

@@ -94,7 +94,7 @@ def random_system(seed: int, protocol: str | None = None, machine: Callable[...,
     """The system that an even seed walks through."""
     dice = Dice(seed)
     spec = dice.pick(CORRECT) if protocol is None else PROTOCOLS[protocol]
-    layered = spec.start is Start.SOURCES and dice.below(2) == 0
+    layered = spec.takes_ends and dice.below(2) == 0
     graph = spec.prepare(_layers(dice) if layered else _graph(dice))
     scripts: dict[NodeId, tuple[Json, ...]] = {}
     for node in graph.nodes:
@@ -102,13 +102,15 @@ def random_system(seed: int, protocol: str | None = None, machine: Callable[...,
         if outputs:
             scripts[node] = tuple([dice.pick(outputs), 1 + dice.below(30), dice.below(3)] for _ in range(dice.below(4)))
     snapshots = tuple(SnapshotId(s) for s in range(1, 2 + dice.below(3)))
-    plan = {s: _initiators(spec, graph, s, dice) for s in snapshots}
+    told = _told(spec, graph, dice)
+    plan = {s: told or _initiators(spec, graph, s, dice) for s in snapshots}
     aborts = frozenset(s for s in snapshots if dice.below(5) == 0)
     missed: frozenset[SnapshotId] = frozenset()
-    if spec.start is Start.SOURCES and len(snapshots) > 1 and len(plan[snapshots[0]]) > 1 and dice.below(3) == 0:
+    if spec.takes_ends and len(snapshots) > 1 and len(plan[snapshots[0]]) > 1 and dice.below(3) == 0:
         missed = frozenset(snapshots[:1])
         aborts -= {snapshots[-1]}  # only a newer one that completes shows everybody that the first cannot
-        plan[snapshots[0]] = plan[snapshots[0]][1:]
+        without = graph.sources()[0]  # no barrier can tell it instead
+        plan[snapshots[0]] = tuple(n for n in plan[snapshots[0]] if n != without)
     order: Order = "fifo" if spec.needs_fifo or dice.below(4) == 0 else "reorder"
     return System(Couriers(graph), graph, spec, order, scripts, tuple(plan.items()), aborts, missed, machine)
 
@@ -141,6 +143,14 @@ def _layers(dice: Dice) -> Graph:
     end = NodeId("e")
     back = [(end, joins[0])] if ends == 1 else []
     return joined((*sources, *joins, end), [*pairs, *((j, end) for j in joins), *back])
+
+
+def _told(spec: ProtocolSpec, graph: Graph, dice: Dice) -> tuple[NodeId, ...]:
+    """Where all nodes may be told to start: the sources, and all others or some; the rest waits for barriers."""
+    if spec.start is not Start.EVERYWHERE:
+        return ()
+    everybody = dice.below(2) == 0
+    return tuple(n for n in graph.nodes if n in graph.sources() or everybody or dice.below(2))
 
 
 def _initiators(spec: ProtocolSpec, graph: Graph, snapshot: int, dice: Dice) -> tuple[NodeId, ...]:

@@ -140,8 +140,9 @@ def _on(system: System, graph: Graph) -> System:
     plan: list[tuple[SnapshotId, tuple[NodeId, ...]]] = []
     for snapshot, nodes in system.plan:
         rest = tuple(n for n in nodes if n in graph.nodes)
-        if system.spec.start is Start.SOURCES and snapshot not in system.missed:
-            rest = graph.sources()
+        if system.spec.takes_ends and snapshot not in system.missed:
+            others = () if system.spec.start is Start.SOURCES else rest
+            rest = tuple(n for n in graph.nodes if n in others or n in graph.sources())
         elif system.spec.start is Start.ANYWHERE:
             for node in graph.nodes:
                 if node not in graph.reachable(rest):

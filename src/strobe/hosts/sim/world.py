@@ -72,7 +72,7 @@ class World(Host):
             self.act(site, action)
             self.end_if_idle(site)
         elif kind == "initiate":
-            if self.spec.start is Start.SOURCES and snapshot not in self.started and snapshot not in self.finished:
+            if self.spec.takes_ends and snapshot not in self.started and snapshot not in self.finished:
                 # Where all inputs have ended no barrier will come: those nodes must be told as well.
                 ended = [n for n in self.sites if n not in self.graph.sources() and not self.live_inputs(n)]
                 self.plan.update({(snapshot, n): None for n in ended})

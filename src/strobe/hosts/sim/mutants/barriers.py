@@ -180,6 +180,45 @@ class JoinsTwice(Barriers):
         return super()._initiate(asked)
 
 
+class RecordsAfterItsTrigger(Barriers):
+    """Asked to start, it takes one message more, whichever barrier stood before it, and records then."""
+
+    _asked: SnapshotId | None = None
+    _met: tuple[ChannelId, ...] = ()
+
+    def key(self) -> object:
+        return super().key(), self._asked, self._met
+
+    def _initiate(self, asked: Initiate) -> tuple[Effect, ...]:
+        if all(c in self._ended for c in self.inputs) or asked.snapshot <= self._newest:
+            return super()._initiate(asked)
+        self._asked, self._met = asked.snapshot, ()
+        return ()
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        asked = self._asked
+        if asked is None:
+            return super().step(input)
+        if isinstance(input, BarrierArrived) and input.snapshot == asked and not input.overtaken:
+            self._met += (input.channel,)
+            return ()
+        message = super().step(input) if isinstance(input, MessageArrived) else ()
+        self._asked, self._arrived = None, list(self._met)
+        effects = (*message, *super()._initiate(Initiate(asked)))
+        return effects if message else effects + super().step(input)
+
+
+class TriggerClosesInputs(Barriers):
+    """Asked to start, it takes itself for a source: it calls every input empty."""
+
+    def _initiate(self, asked: Initiate) -> tuple[Effect, ...]:
+        ended, self._ended = self._ended, set(self.inputs)
+        try:
+            return super()._initiate(asked)
+        finally:
+            self._ended = ended
+
+
 # ── channel content ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -351,6 +390,10 @@ BARRIERS = (
            "One barrier on each channel."),
     Mutant("joins-twice", _ALL, ViolationKind.CUT, JoinsTwice,
            "A node that is asked to start a snapshot that it has recorded does nothing."),
+    Mutant("records-after-its-trigger", ("unaligned",), ViolationKind.CUT, RecordsAfterItsTrigger,
+           "A node that is asked to start records before anything else comes."),
+    Mutant("trigger-closes-inputs", ("unaligned",), ViolationKind.CUT, TriggerClosesInputs,
+           "A node that is asked to start leaves its live inputs open until their barriers come."),
     Mutant("records-no-messages", _UNALIGNED, ViolationKind.CUT, RecordsNoMessages,
            "What an open channel delivers ahead of its barrier is its content."),
     Mutant("records-past-the-barrier", _UNALIGNED, ViolationKind.CUT, RecordsPastTheBarrier,
