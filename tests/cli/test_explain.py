@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from strobe.cli.explain import cause, in_one_sentence
@@ -82,6 +83,19 @@ def test_an_unaligned_stage_waits_for_the_last_barrier_after_it_was_recorded() -
     snapshot = past("joined", orders=part(1, 0, 1), payments=part(400, 0, 1), joined=part(2, 0, 1, 498, 9))
     assert ("joined", "channels", 401, 501, "payments") in told(snapshot)
     assert ("payments", "start_delay", 0, 400, "") in told(snapshot)
+
+
+def test_a_stage_that_was_told_to_start_blames_nobody_for_what_it_did_before_it_was_recorded() -> None:
+    busy = past("joined", orders=part(300, 0, 1), payments=part(400, 0, 1), joined=part(900, 0, 1, 0, 9))
+    everywhere = msgspec.structs.replace(busy, everywhere=True)
+    assert ("payments", "start_delay", 0, 400, "") in told(busy)
+    assert told(everywhere)[0] == ("joined", "start_delay", 0, 900, "")
+    waits = past("joined", orders=part(1, 0, 1), payments=part(400, 0, 1), joined=part(2, 0, 1, 498, 9))
+    path = told(msgspec.structs.replace(waits, everywhere=True))
+    assert path[:3] == [
+        ("payments", "start_delay", 0, 400, ""), ("payments", "sync", 400, 401, ""),
+        ("joined", "channels", 401, 501, "payments"),
+    ]  # fmt: skip
 
 
 def test_files_sinks_and_the_manifest_are_named() -> None:

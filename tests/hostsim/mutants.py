@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast
 from unittest import mock
 
 from strobe.hosts.spark.channel import writer as channel_writer
+from strobe.hosts.spark.channel.admission import Span, merge
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.checkpoint import stage_files
@@ -23,13 +24,19 @@ from strobe.hosts.spark.commit.ledger import PartState, SinkLedger
 from strobe.hosts.spark.commit.work import SinkWork
 from strobe.hosts.spark.home import job_home
 from strobe.hosts.spark.home.job_home import JobHome
-from strobe.hosts.spark.snapshot import checkpoints
+from strobe.hosts.spark.snapshot import checkpoints, manifests
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, _Written
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
+from strobe.hosts.spark.snapshot.messages import StartSnapshot, ToAgent
 from strobe.hosts.spark.snapshot.uploads import PartUploads
+from strobe.hosts.spark.stage import recorder
+from strobe.hosts.spark.stage.inputs import StageInputs
 from strobe.hosts.spark.stage.life import StageLife
+from strobe.hosts.spark.stage.recorder import Recorder
 from strobe.model.errors import StrobeError
-from strobe.model.ids import SnapshotId
+from strobe.model.ids import NodeId, SnapshotId
+from strobe.protocol.barriers import Barriers
+from strobe.protocol.coordinator.messages import Trigger
 from strobe.store import filesystem
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
@@ -38,7 +45,7 @@ from strobe.store.references import References
 from strobe.store.session import Session, Upload
 from tests.hostsim.world import Break, Fault
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["MUTANTS", "UNALIGNED", "Mutant", "late_triggers"]
 
 Mutant: TypeAlias = Callable[[], list[Any]]
 
@@ -247,6 +254,62 @@ def _torn_logs_are_not_cut_off() -> list[Any]:
     return [_replace(ChannelLog, "__init__", init)]
 
 
+# ── every stage is told to start ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _unchecked() -> Any:
+    """A manifest is checked before it is written; here it shows whether the cut was right in the first place."""
+    return _replace(manifests, "check_manifest", lambda manifest, before: ())
+
+
+def late_triggers() -> Any:
+    """No rule is broken: all stages but one hear late that a snapshot has begun, and may meet its barrier first."""
+    real = CoordinatorHost._start_snapshot
+
+    def start(self: CoordinatorHost, trigger: Trigger) -> None:
+        tell = self._tell
+
+        def late(node: NodeId, message: ToAgent) -> None:
+            if isinstance(message, StartSnapshot) and node != trigger.nodes[0]:
+                self._clock.timer(0.03, lambda: tell(node, message))
+            else:
+                tell(node, message)
+
+        self._tell = late
+        try:
+            real(self, trigger)
+        finally:
+            self._tell = tell
+
+    return _replace(CoordinatorHost, "_start_snapshot", start)
+
+
+def _reads_past_a_barrier() -> list[Any]:
+    """A stage reads on behind a barrier until it has heard of the snapshot from the coordinator."""
+    return [_replace(Barriers, "passed", lambda self, snapshot: snapshot != self._aligning), _unchecked()]
+
+
+def _in_flight_from_the_barrier_on() -> list[Any]:
+    def empty(spans: Any, *, start: int) -> Span:
+        through = merge(spans, start=start).through
+        return Span(through, through)
+
+    return [_replace(recorder, "merge", empty), _unchecked()]
+
+
+def _recorded_while_a_batch_runs() -> list[Any]:
+    """Any barrier is taken while a batch runs, not only those of snapshots that are recorded."""
+    real = StageInputs.look_ahead
+
+    def close(self: Recorder) -> None:
+        machine = self.machine
+        if machine is not None:
+            self.reading.refresh()
+            self._arrivals(machine, real(self.reading, machine), self._stage.clock.monotonic())
+
+    return [_replace(Recorder, "close_channels", close), _unchecked()]
+
+
 def _at(what: Break, *places: str, size: int = 1) -> tuple[Fault, ...]:
     return tuple(Fault(1, what, size, at) for at in places)
 
@@ -299,3 +362,10 @@ MUTANTS: dict[str, tuple[Mutant, tuple[Fault, ...]]] = {
         _torn_logs_are_not_cut_off, (Fault(450, Break.POWER, at="[snapshot.barrier-placed@a]"),),
     ),
 }  # fmt: skip
+
+# Caught in a chain whose checkpoints are unaligned, and whose stages hear late of them.
+UNALIGNED: dict[str, Mutant] = {
+    "a stage reads past a barrier before it is recorded": _reads_past_a_barrier,
+    "what is in flight is counted from the barrier on": _in_flight_from_the_barrier_on,
+    "a stage is recorded by a barrier while its batch runs": _recorded_while_a_batch_runs,
+}

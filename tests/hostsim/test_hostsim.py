@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostsim.mutants import MUTANTS
+from tests.hostsim.mutants import MUTANTS, UNALIGNED, late_triggers
 from tests.hostsim.order_mutants import ORDER_MUTANTS
 from tests.hostsim.plans import plan_of, shrink
 from tests.hostsim.world import SHAPES, Break, Fault, Plan, run
@@ -63,6 +63,18 @@ def test_an_order_of_a_healthy_job_is_carried_out(what: Break, bucket: bool) -> 
     assert not outcome.violation
     assert any("[savepoint.complete]" in step for step in outcome.trace)
     assert outcome.drivers == (1 if what is Break.SAVEPOINT else 2)
+
+
+@pytest.mark.parametrize("name", UNALIGNED)
+def test_a_host_that_breaks_a_rule_of_snapshots_that_start_everywhere_is_caught(name: str) -> None:
+    kills = tuple(Fault(step, Break.KILL, at="[snapshot.announced") for step in (1, 300, 600))  # its cut is looked at
+    plan = Plan(0, shape="chain", mode="unaligned", interval=0.05, faults=kills)
+    with contextlib.ExitStack() as broken:
+        broken.enter_context(late_triggers())
+        assert not run(plan).violation
+        for replacement in UNALIGNED[name]():
+            broken.enter_context(replacement)
+        assert any(run(replace(plan, seed=seed)).violation for seed in range(_TRIES))
 
 
 def test_the_same_plan_gives_the_same_trace() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +56,7 @@ class Run:
         make: Callable[..., Coordinator] = Coordinator,
         kept: tuple[int, ...] = (),
         next_snapshot: int = 1,
-        **options: int,
+        **options: Any,
     ) -> None:
         self.machine = make(
             CHAIN if upstream is None else upstream,
@@ -107,6 +107,12 @@ def test_only_nodes_without_live_upstream_are_triggered() -> None:
     run = Run({A: (), B: (), C: (A, B)})
     run.tell(TriggerRequested("r"))
     assert run.all(Trigger)[0].nodes == (A, B)
+
+
+def test_every_node_is_triggered_where_snapshots_start_everywhere() -> None:
+    run = Run({A: (), B: (A,), C: (A, B)}, everywhere=True)
+    run.tell(TriggerRequested("r"))
+    assert run.all(Trigger)[0].nodes == (A, B, C)
 
 
 def test_a_snapshot_under_way_is_known_by_its_request() -> None:
@@ -373,7 +379,7 @@ def test_the_coordinator_asks_to_be_woken_for_the_next_deadline() -> None:
         {"retained": 0},
     ],
 )
-def test_settings_that_make_no_sense_are_refused_by_name(option: dict[str, int]) -> None:
+def test_settings_that_make_no_sense_are_refused_by_name(option: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match=next(iter(option))):
         CoordinatorSettings(**option)
 

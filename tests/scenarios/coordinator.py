@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from strobe.model.errors import ProtocolError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.model.kind import Kind
@@ -20,7 +22,8 @@ class CoordinatorWorld:
             upstream.setdefault(source, [])
             upstream.setdefault(target, []).append(source)
         settings = dict(word.split("=") for word in setup.words("settings"))
-        self.coordinator = Coordinator(upstream, co.CoordinatorSettings(**{k: int(v) for k, v in settings.items()}))
+        values: dict[str, Any] = {k: int(v) for k, v in settings.items()}
+        self.coordinator = Coordinator(upstream, co.CoordinatorSettings(**values))
         self.lives: dict[NodeId, Incarnation] = {}
 
     def do(self, verb: str, words: tuple[str, ...]) -> list[str]:

@@ -82,6 +82,7 @@ class World:
     ) -> None:
         """`feedback` are channels named reader<producer, e.g. "a<c". With `threads` every stage has its own, as in a
         job; else what is said to it is heard before anything else happens."""
+        self.everywhere = mode is BarrierMode.UNALIGNED  # all stages are told that a snapshot begins
         self.newest = 0  # the highest snapshot that was begun, when a stage starts again
         self.random = random.Random(seed)
         self.posted: list[ToCoordinator] = []
@@ -174,7 +175,7 @@ class World:
     def trigger(self, snapshot: int, *, last: bool = False) -> None:
         kind = Kind.SAVEPOINT if last else Kind.CHECKPOINT
         for stage in self.stages.values():
-            if not stage.reads:
+            if not stage.reads or self.everywhere:
                 stage.agent.tell(StartSnapshot(SnapshotId(snapshot), kind, BarrierOptions(last=last)))
 
     def abort(self, snapshot: int) -> None:

@@ -12,10 +12,12 @@ import pytest
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import DataFile
 from strobe.hosts.spark.snapshot.messages import Acknowledge, StartSnapshot, TrimChannel
+from strobe.hosts.spark.stage.inbox import InputGrew
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
 from tests.spark.agent_world import Reads, World
+from tests.spark.played_agents import PlayedAgent
 
 MODES = list(BarrierMode)
 CHAIN: Reads = {"a": (), "b": ("a",), "c": ("b",)}
@@ -93,6 +95,73 @@ def test_unaligned_records_at_once_and_the_backlog_is_in_flight(world: Make) -> 
     w.check(1)
 
 
+def start(w: World, uid: str, snapshot: int = 1) -> None:
+    w.stages[uid].agent.tell(StartSnapshot(SnapshotId(snapshot), Kind.CHECKPOINT))
+
+
+def test_a_stage_that_is_told_is_recorded_before_a_stage_that_it_reads(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    w.source_batch("a", 10)
+    w.batch("b")
+    start(w, "c")  # c has read nothing of b
+    w.source_batch("a", 7)
+    w.batch("b")
+    assert w.batch("c") == 17, "it goes on while b has not placed its barrier"
+    start(w, "b")
+    w.source_batch("a", 3)
+    start(w, "a")
+    w.settle()
+    w.check(1)
+    parts = w.parts(1)
+    assert (parts["c"].record.batch, parts["c"].in_flight[NodeId("b")].rows) == (-1, 17)
+    assert (parts["b"].record.batch, parts["b"].in_flight[NodeId("a")].rows) == (1, 3)
+
+
+def test_a_stage_that_meets_the_barrier_first_reads_nothing_from_behind_it(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    w.source_batch("a", 10)
+    start(w, "a")
+    w.source_batch("a", 7)
+    assert w.batch("b") == 17
+    start(w, "b")  # too late: it was recorded when it met the barrier, before the batch
+    start(w, "c")
+    w.settle()
+    w.check(1)
+    assert (w.parts(1)["b"].record.batch, w.parts(1)["b"].in_flight[NodeId("a")].rows) == (-1, 10)
+
+
+def test_the_content_of_a_channel_ends_at_a_barrier_that_is_placed_while_a_batch_runs(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    for uid in ("b", "c"):
+        start(w, uid)
+    w.source_batch("a", 10)
+    agent = w.stages["b"].agent
+    assert isinstance(agent, PlayedAgent)
+    assert w.plan("b") == {"a": w.channels["a"].log.head}
+    w._log(w.stages["b"], w.plan("b"))
+    assert agent.arrive(0).answered
+    start(w, "a")
+    w.stages["a"].agent.at_rest()
+    assert "b" not in w.parts(1)
+    agent.life.put(InputGrew())
+    assert w.parts(1)["b"].in_flight[NodeId("a")].rows == 10, "before the batch has ended"
+    agent.end_batch(0)
+
+
+def test_no_stage_is_recorded_by_a_barrier_while_its_batch_runs(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    w.source_batch("a", 10)
+    agent = w.stages["b"].agent
+    assert isinstance(agent, PlayedAgent)
+    w._log(w.stages["b"], w.plan("b"))
+    agent.arrive(0)
+    start(w, "a")
+    w.stages["a"].agent.at_rest()
+    agent.life.put(InputGrew())
+    assert agent.life.machine is not None
+    assert not agent.life.machine.passed(SnapshotId(1))
+
+
 def test_a_timeout_turns_an_aligned_snapshot_unaligned(world: Make) -> None:
     w = world(TWO_SOURCES, mode=BarrierMode.ALIGNED_WITH_TIMEOUT, limits=Limits(rows=10))
     for _ in range(5):
@@ -112,6 +181,7 @@ def test_a_timeout_turns_an_aligned_snapshot_unaligned(world: Make) -> None:
 def test_every_stage_that_the_last_snapshot_reaches_plans_no_batch_more(world: Make, mode: BarrierMode) -> None:
     """Only the sources are told; the others know it from the barrier itself."""
     w = world(CHAIN, mode=mode)
+    w.everywhere = False
     w.source_batch("a", 10)
     w.settle()
     w.trigger(1, last=True)
@@ -284,7 +354,7 @@ def test_random_schedules_give_consistent_cuts(
         uid = rng.choice(list(reads))
         if action < 0.05 and all(len(w.parts(s)) == len(reads) for s in range(1, snapshot + 1)):
             snapshot += 1
-            waiting[snapshot] = set(sources)
+            waiting[snapshot] = set(reads if mode is BarrierMode.UNALIGNED and seed % 2 else sources)
         elif action < 0.15 and snapshot and waiting[snapshot]:
             first = rng.choice(sorted(waiting[snapshot]))
             waiting[snapshot].discard(first)

@@ -277,8 +277,10 @@ class Coordinator:
         self._next += 1
         self._last_start = self._now
         self._pending[snapshot] = _Pending(kind, self._now + self.settings.timeout, set(self._upstream), request)
-        first = tuple(node for node, upstream in self._upstream.items() if not upstream)
-        return (Trigger(snapshot, kind, first, options),)
+        return (Trigger(snapshot, kind, self._initiators(), options),)
+
+    def _initiators(self) -> tuple[NodeId, ...]:
+        return tuple(n for n, upstream in self._upstream.items() if not upstream or self.settings.everywhere)
 
     def _write_if_all(self, snapshot: SnapshotId) -> tuple[CoordinatorEffect, ...]:
         pending = self._pending[snapshot]

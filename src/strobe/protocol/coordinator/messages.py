@@ -23,7 +23,8 @@ TOLERABLE_REFUSALS = 3  # cuts in a row
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """Milliseconds. `interval` None: only when asked."""
+    """Milliseconds. `interval` None: only when asked. `everywhere`: every node is told to start, not only those without
+    a live node upstream; its protocol must allow that, as unaligned barriers do."""
 
     interval: int | None = None
     min_pause: int = 0
@@ -31,6 +32,7 @@ class CoordinatorSettings:
     max_concurrent: int = 1
     tolerable_failures: int = 0
     retained: int = 1
+    everywhere: bool = False
 
     def __post_init__(self) -> None:
         rules = (
@@ -133,7 +135,8 @@ CoordinatorInput: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Tell these nodes to start the snapshot: those without a live node upstream. `options`: as it was requested."""
+    """Tell these nodes to start the snapshot: those without a live node upstream, or all. `options`: as it was
+    requested."""
 
     snapshot: SnapshotId
     kind: Kind

@@ -5,6 +5,9 @@ which a stage before it places when its own sync is done. So the way back is: be
 of what it reads, find the barrier that was placed last. What lies before that moment is the time of the stage that
 placed it, what lies after it is this stage's own. The same again for that stage, until one is reached that reads no
 channel.
+
+If all stages were told to start, no barrier has to come to a stage before it is recorded: what passes until then is its
+own time. Only after that it may wait for the barriers of the stages that it reads.
 """
 
 from __future__ import annotations
@@ -94,7 +97,8 @@ def _until(
     }
     spans = spans_of(stage, phases)
     last = max(placed, key=lambda producer: placed[producer], default="")
-    if not last:
+    recorded = sum(phases.get(phase, 0.0) for phase in _UNTIL_BARRIER)
+    if not last or (past.everywhere and (until is not None or placed[last] <= recorded)):
         return list(spans)
     # Two stages' clocks are one, but their figures are taken one after the other: a barrier cannot have come later than
     # this stage's last wait ended.

@@ -63,9 +63,10 @@ class PastFigures(msgspec.Struct, frozen=True):
 
 
 class PastSnapshot(PastFigures, frozen=True):
-    """`stages` has those whose part had come."""
+    """`stages` has those whose part had come. `everywhere`: all stages were told to start at the same time."""
 
     stages: dict[str, PastStage] = {}
+    everywhere: bool = False
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -90,6 +90,7 @@ class CheckpointConfig:
             max_concurrent=self.max_concurrent,
             tolerable_failures=self.tolerable_failures,
             retained=self.retained,
+            everywhere=self.barrier_mode is BarrierMode.UNALIGNED,
         )
 
     @property

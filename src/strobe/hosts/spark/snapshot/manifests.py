@@ -108,7 +108,8 @@ class ManifestWriter(SnapshotWriter):
 
     def note_end(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         memory = self._home.memory
-        self._history.note(past(progress, parts, memory.incarnation, memory.timeline))
+        everywhere = self._pipeline.checkpoint.coordinator().everywhere
+        self._history.note(past(progress, parts, memory.incarnation, memory.timeline, everywhere=everywhere))
 
     def aborted(self, snapshot: SnapshotId) -> None:
         self._stores.give_up(snapshot)

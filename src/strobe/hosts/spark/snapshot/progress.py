@@ -108,7 +108,12 @@ def completed(progress: Progress, duration_ms: float) -> Progress:
 
 
 def past(
-    progress: Progress, parts: Mapping[NodeId, StagePart], incarnation: Incarnation, timeline: Timeline
+    progress: Progress,
+    parts: Mapping[NodeId, StagePart],
+    incarnation: Incarnation,
+    timeline: Timeline,
+    *,
+    everywhere: bool = False,
 ) -> PastSnapshot:
     """A snapshot that is complete, or has failed, for the history."""
     return PastSnapshot(
@@ -137,4 +142,5 @@ def past(
             )
             for uid, part in parts.items()
         },
+        everywhere=everywhere,
     )

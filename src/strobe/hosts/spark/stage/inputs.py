@@ -125,14 +125,15 @@ class StageInputs:
         settled = commit.barrier is None or machine.passed(commit.barrier)
         return not commit.files and (reach is Reach.BARRIER or (reach is Reach.SETTLED and settled))
 
-    def look_ahead(self, machine: Barriers) -> Iterator[Arrival]:
-        """Barriers that need not wait for the rows before them: all if unaligned, else those that are recorded here."""
+    def look_ahead(self, machine: Barriers, *, recorded: bool = False) -> Iterator[Arrival]:
+        """Barriers that need not wait for the rows before them: all if unaligned, else those that are recorded here.
+        With `recorded` only the latter."""
         for producer in self._logs:
             for commit in self._ahead(producer):
                 if commit.barrier is None or commit.version in self._early[producer]:
                     continue
                 passed = machine.passed(commit.barrier)
-                unaligned = machine.mode is BarrierMode.UNALIGNED and not passed
+                unaligned = machine.mode is BarrierMode.UNALIGNED and not passed and not recorded
                 if commit.barrier in machine.recording or unaligned:
                     yield from self._overtake(producer, commit)
                 elif not passed:

@@ -18,6 +18,10 @@ There are three moments at which a stage is known to be at rest, and whichever c
 Barriers need no batch: an entry without rows at the next position has been reached the moment all before it has been
 read, so a snapshot costs a stage no micro-batch, and a stage without data passes barriers on all the same.
 
+While a batch runs, one thing is done: a barrier of a snapshot for which the stage is recorded already ends the content
+of its channel. That is a number and touches no state, so a snapshot waits for the batch in which it found the stage,
+and not for the next one too.
+
 A batch *waits* in front of the stage's function if the stage was recorded for the snapshot that ends the job: what it
 would do belongs to whoever goes on from there. If that snapshot is given up, the batch begins; if the job ends, it is
 left for the next start. Meanwhile Spark does not ask, so the thread looks at the channels by itself.
@@ -60,7 +64,7 @@ from strobe.hosts.spark.stage.inbox import (
 from strobe.hosts.spark.stage.parts import StageContext
 from strobe.hosts.spark.stage.recorder import Recorder
 from strobe.model.backoff import backoff
-from strobe.model.errors import Fenced, ProtocolError, StrobeError
+from strobe.model.errors import Damaged, Failed, Fenced, ProtocolError, StrobeError
 from strobe.model.ids import Incarnation, NodeId
 from strobe.protocol.barriers import Barriers
 from strobe.store.manifest import NOTHING
@@ -121,9 +125,8 @@ class StageLife:
     # ── called from any thread ──────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        if self._stage.hold:
-            for log in self._stage.inputs.values():
-                log.watch(self._input_grew)
+        for log in self._stage.inputs.values():
+            log.watch(self._input_grew)
         self._thread.start()
 
     def put(self, item: Item) -> None:
@@ -216,7 +219,7 @@ class StageLife:
             case PlanAsked():
                 self._plan(item)
             case InputGrew():
-                pass  # a held question is looked at again in any case; else Spark asks in a moment
+                self._close_channels()  # a held question is looked at again in any case; else Spark asks in a moment
             case BatchArrived():
                 self._arrive(item)
             case BatchEnded():
@@ -390,6 +393,14 @@ class StageLife:
             return self._empty > 1 and self._recorder.reading.exhausted
         resting = self._running is None and self._finished == self._recorder.batch
         return self._rounds > 1 and resting and self._recorder.reading.exhausted
+
+    def _close_channels(self) -> None:
+        if self._running is None or not self.live or self._error is not None:
+            return  # at rest all of the channels is looked at
+        try:
+            self._recorder.close_channels()
+        except (Failed, Damaged, OSError) as error:
+            _log.debug("%s: its channels are looked at again after the batch: %s", self._stage.uid, error)
 
     def _trim(self, upto: int) -> None:
         """Not in this thread: it waits for the disk."""

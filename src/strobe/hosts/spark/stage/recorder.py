@@ -139,6 +139,14 @@ class Recorder:
         ):
             pass
 
+    def close_channels(self) -> None:
+        """A batch may be running. Barriers of snapshots for which the stage is recorded say where the content of their
+        channels ends: that needs no rest, and the snapshot does not wait for the batch."""
+        machine = self._machine
+        if machine is not None and machine.recording and machine.aligning is None:
+            self.reading.refresh()
+            self._arrivals(machine, self.reading.look_ahead(machine, recorded=True), self._stage.clock.monotonic())
+
     def _take_in(self, machine: Barriers, now: float) -> None:
         while self._messages:
             message = self._messages.popleft()
