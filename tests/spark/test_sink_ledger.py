@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,17 @@ def test_what_is_prepared_is_there_after_a_crash_with_its_data(home: JobHome) ->
     entry = opened(home).entries[0]
     assert (entry.part, entry.state, entry.data) == (part(3, -1, 4), PartState.PREPARED, {"x": 3})
     assert opened(home).ledger.boundary == 4
+
+
+def test_a_ledger_that_is_found_is_durable_before_anything_relies_on_it(
+    home: JobHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wrote it may have been killed between its rename and the sync of its directory."""
+    prepared(opened(home), part(3, -1, 4))
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    opened(home)
+    assert str(home.path(home.layout.ledger(NAME)).parent) in synced
 
 
 def test_what_was_only_noted_is_dropped_and_the_boundary_stays(home: JobHome) -> None:

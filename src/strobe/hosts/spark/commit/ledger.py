@@ -124,8 +124,9 @@ class SinkLedger:
                 "now: run the file as it was, end the job with `strobe stop`, then change it.",
             )
         if old is not None and old.timeline == timeline and not old.closed:
-            # What was noted and not prepared is in no vote: its batches are in the next part.
-            self._write(replace(old, kind=kind, entries=self._prepared(old)))
+            # What was noted and not prepared is in no vote: its batches are in the next part. Written in any case: a
+            # driver that was killed may have left a file that is there and not synced, and votes will name what it has.
+            self._write(replace(old, kind=kind, entries=self._prepared(old)), again=True)
             return
         if old is not None and old.entries:
             raise HostFault(
@@ -210,8 +211,8 @@ class SinkLedger:
     def _prepared(ledger: Ledger) -> tuple[Entry, ...]:
         return tuple(e for e in ledger.entries if e.state is not PartState.PREPARING)
 
-    def _write(self, ledger: Ledger) -> None:
-        if ledger != self._ledger:
+    def _write(self, ledger: Ledger, *, again: bool = False) -> None:
+        if again or ledger != self._ledger:
             self._home.write(self._key, _to_json(ledger))
             self._ledger = ledger
 
