@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 import strobe
 from strobe.hosts.spark.job.job import Job, start_job
@@ -149,3 +151,111 @@ def test_without_the_job_s_own_notes_batches_are_what_spark_takes_and_the_fork_c
     assert found.home is not None
     with strobe.open_snapshot("bank", found.home) as kept:
         assert {"account": "poor", "balance": -7} in kept.state("balances").select(["account", "balance"]).to_pylist()
+
+
+class Views(DataSource):
+    """A user's own source: a line of a file is a row, the number of lines is the offset."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "views_by_line"
+
+    def schema(self) -> str:
+        return "id BIGINT, seen TIMESTAMP"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return ViewsReader(str(self.options["path"]))
+
+
+class ViewsReader(SimpleDataSourceStreamReader):
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def _rows(self, first: int, end: int) -> Any:
+        lines = Path(self.path).read_text().splitlines()[first:end]
+        return iter([(int(line), datetime(2031, 5, 17, 9, int(line))) for line in lines])
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"line": 0}
+
+    def read(self, start: Any) -> Any:
+        end = len(Path(self.path).read_text().splitlines())
+        return self._rows(start["line"], end), {"line": end}
+
+    def readBetweenOffsets(self, start: Any, end: Any) -> Any:
+        return self._rows(start["line"], end["line"])
+
+
+def pairing(tmp_path: Path) -> strobe.Pipeline:
+    """Clicks from files, views from a user's source, their pairs, and totals with bonuses from files beside."""
+    pipeline = strobe.Pipeline("pairs", checkpoint=strobe.CheckpointConfig(interval=None, retained=10), partitions=1)
+
+    @pipeline.stage(uid="clicks")
+    def clicks(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("click BIGINT, user STRING, cents BIGINT, at TIMESTAMP").json(
+            str(tmp_path / "clicks")
+        )
+
+    @pipeline.stage(uid="views")
+    def views(spark: SparkSession) -> DataFrame:
+        spark.dataSource.register(Views)
+        return spark.readStream.format("views_by_line").option("path", str(tmp_path / "views")).load()
+
+    @pipeline.stage(uid="pairs", reads=["clicks", "views"])
+    def pairs(clicks: DataFrame, views: DataFrame) -> DataFrame:
+        near = F.expr("click = id AND at BETWEEN seen AND seen + INTERVAL 5 MINUTES")
+        joined = clicks.withWatermark("at", "1 hour").join(views.withWatermark("seen", "1 hour"), near)
+        return joined.select("user", "cents")
+
+    @pipeline.stage(uid="totals", reads="pairs", output_mode="update", to=strobe.DeltaSink("out/totals", key="user"))
+    def totals(spark: SparkSession, pairs: DataFrame) -> DataFrame:
+        bonus = spark.readStream.schema("user STRING, cents BIGINT").json(str(tmp_path / "bonus"))
+        return pairs.union(bonus).groupBy("user").agg(F.sum("cents").alias("total"))
+
+    return pipeline
+
+
+def test_a_join_of_a_user_s_source_and_a_stage_with_a_source_beside_are_replayed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "clicks").mkdir()
+    (tmp_path / "bonus").mkdir()
+    (tmp_path / "views").write_text("")
+
+    def click(number: int, user: str, cents: int) -> None:
+        row = {"click": number, "user": user, "cents": cents, "at": f"2031-05-17T09:{number:02d}:30Z"}
+        (tmp_path / f".{number}").write_text(json.dumps(row))
+        (tmp_path / f".{number}").rename(tmp_path / "clicks" / f"{number}.json")
+        with (tmp_path / "views").open("a") as views:
+            views.write(f"{number}\n")
+
+    def taken(job: Job, rows: int) -> bool:
+        return next(s.rows_in_total for s in job.status().stages if s.uid == "totals") >= rows
+
+    job = start_job(pairing(tmp_path), home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    try:
+        click(1, "ada", 10)
+        eventually(lambda: taken(job, 1), "the first pair", job)
+        good = job.checkpoint()
+        (tmp_path / "bonus" / "1.json").write_text(json.dumps({"user": "cat", "cents": 5}))
+        eventually(lambda: taken(job, 2), "a bonus", job)
+        for number, (user, cents) in enumerate((("ben", 20), ("ben", 5000)), 2):
+            click(number, user, cents)
+            eventually(lambda: taken(job, number + 1), "a pair", job)  # noqa: B023
+        bad = job.store.load(job.checkpoint())
+    finally:
+        job.stop()
+        job.wait()
+    rich = Invariant("nobody is rich", "select user, total from state.totals where total > 1000")
+    upto = {uid: node.batch for uid, node in bad.nodes.items() if node.batch is not None}
+    found = replay(pairing(tmp_path), f"pairs/{good}", Question(rich), home=tmp_path / "home", upto=upto, spark=spark)
+    assert found.culprit is not None
+    assert found.culprit.stage == "totals"
+    assert found.verdict.rows == ({"user": "ben", "total": 5020},)
+    # Whichever side came last has made the pair; the other one was in the join's state by then.
+    assert [str(batch.stage) for batch, _ in found.inputs] in (
+        ["clicks", "pairs", "totals"],
+        ["views", "pairs", "totals"],
+    )
+    (last,) = (inputs for batch, inputs in found.inputs if batch is found.culprit)
+    assert [row for each in last for row in each.rows.to_pylist()] == [{"user": "ben", "cents": 5000}]
