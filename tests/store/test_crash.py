@@ -146,6 +146,27 @@ def test_processes_that_store_the_same_contents_do_not_disturb_each_other(tmp_pa
     assert hashlib.sha256(FilesystemStore(tmp_path).get(f"blobs/{written.sha256}")).hexdigest() == written.sha256
 
 
+def test_a_content_that_another_discards_while_it_is_compared_is_stored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put() -> str:
+        store = FilesystemStore(tmp_path)
+        with store.batch() as batch:
+            return f"blobs/{batch.put_content(b'x', lambda sha256: f'blobs/{sha256}').sha256}"
+
+    def size(store: FilesystemStore, key: str) -> int | None:
+        found = seen(store, key)
+        (tmp_path / key).unlink(missing_ok=True)
+        return found
+
+    put()
+    seen = FilesystemStore.size
+    with monkeypatch.context() as patch:
+        patch.setattr(FilesystemStore, "size", size)
+        key = put()
+    assert FilesystemStore(tmp_path).get(key) == b"x"
+
+
 def test_of_many_processes_one_wins_a_put_if_absent(tmp_path: Path) -> None:
     def race() -> None:
         try:

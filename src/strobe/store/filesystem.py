@@ -165,7 +165,10 @@ class FilesystemStore:
         if self.size(key) != size:
             return False
         if key not in self._compared:
-            if not has_content(self.open_read(key), sha256):
+            try:
+                if not has_content(self.open_read(key), sha256):
+                    return False
+            except Absent:  # somebody has discarded it since
                 return False
             self._compared.add(key)
         return True
