@@ -45,6 +45,7 @@ RULES = (
             "store/times.py": "UTC with milliseconds",
             "store/snapshots.py": "an age is compared",
             "cli/sql_output.py": "values of a user's columns",
+            "hosts/spark/pipeline/stage_options.py": "a time that a user gives",
             "hosts/spark/plans/text.py": "literals of a query",
             "hosts/spark/connectors/dead_letters.py": "values of a user's rows",
             "hosts/spark/connectors/postgres/source.py": "values of a user's columns",

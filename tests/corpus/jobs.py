@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 import strobe
 from strobe.hosts.spark import crash_points
-from strobe.hosts.spark.job.job import DEFAULT_PARTITIONS, start_job
+from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.restore.rescale import DEFAULT_PARTITIONS
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import StrobeError
 from tests.corpus.entry import load

@@ -25,8 +25,8 @@ from strobe.model.ids import NodeId
 from strobe.store.manifest import NOTHING
 
 __all__ = [
-    "adopt_checkpoints", "channel_positions", "link_checkpoint", "note_starts", "relocate_state", "stage_checkpoint",
-    "start_positions", "sync_above", "sync_tree",
+    "adopt_checkpoints", "channel_positions", "has_start", "link_checkpoint", "note_starts", "relocate_state",
+    "stage_checkpoint", "start_positions", "sync_above", "sync_tree",
 ]  # fmt: skip
 
 _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
@@ -59,6 +59,11 @@ def start_positions(checkpoint: Path) -> dict[NodeId, int]:
         return {NodeId(uid): int(at) for uid, at in json.loads(_starts(checkpoint).read_bytes()).items()}
     except FileNotFoundError:
         return {}
+
+
+def has_start(checkpoint: Path) -> bool:
+    """Whether it is settled where the stage begins, be it on no channel."""
+    return _starts(checkpoint).exists()
 
 
 def note_starts(checkpoint: Path, starts: Mapping[NodeId, int]) -> None:

@@ -45,7 +45,7 @@ from strobe.hosts.spark.pipeline.config import RetentionOnCancel
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.description import reads_source
 from strobe.hosts.spark.restore.plan import RestoreOptions
-from strobe.hosts.spark.restore.rescale import check_options, wanted_partitions
+from strobe.hosts.spark.restore.rescale import check_options, first_partitions
 from strobe.hosts.spark.restore.resume import bring_up
 from strobe.hosts.spark.snapshot.checkpoints import open_checkpoints
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
@@ -67,7 +67,6 @@ from strobe.store.locate import locate
 __all__ = ["DEFAULT_MASTER", "Job", "JobState", "default_home", "start_job"]
 
 _log = logging.getLogger("strobe.job")
-DEFAULT_PARTITIONS = 2
 SETTLE_PATIENCE = float(os.environ.get("STROBE_SETTLE_PATIENCE", "60"))  # seconds for sinks to commit at the end
 _GOODBYE = 2.0  # seconds for the last answers of the control API
 
@@ -277,7 +276,7 @@ class Job:
             stage.result,
             agent,
             stage.output,
-            partitions=wanted_partitions(self.pipeline, spec, self.options) or DEFAULT_PARTITIONS,
+            partitions=first_partitions(self.pipeline, spec, self.options),
             restart=self.pipeline.restart,
             post=self._coordinator.post,
             on_failed=self._stage_failed,

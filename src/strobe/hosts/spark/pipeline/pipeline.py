@@ -18,6 +18,7 @@ from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
+from strobe.hosts.spark.pipeline.stage_options import SNAPSHOT, Start, check_renamed, check_start
 from strobe.hosts.spark.pipeline.triggers import check_trigger, never_ends
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
@@ -37,7 +38,6 @@ F = TypeVar("F", bound=StageFunction)
 G = TypeVar("G", bound=Callable[[Any], Any])
 
 OUTPUT_MODES = ("append", "update", "complete")
-STARTS = ("snapshot", "earliest")
 SESSION = "spark"  # the parameter by which a stage that reads channels asks for the session, too
 
 
@@ -69,7 +69,7 @@ class StageSpec:
     partitions: int | None
     trigger: Mapping[str, Any]
     conf: Mapping[str, str] = field(default_factory=dict)
-    start: str = "snapshot"
+    start: Start = SNAPSHOT
     replaces: NodeId | None = None
     renamed: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ class Pipeline:
         partitions: int | None = None,
         trigger: Mapping[str, Any] | None = None,
         conf: Mapping[str, str] | None = None,
-        start: str = "snapshot",
+        start: Start = SNAPSHOT,
         replaces: str | None = None,
         renamed: Mapping[str, str | None] | None = None,
     ) -> Callable[[F], F]:
@@ -141,8 +141,9 @@ class Pipeline:
         `max_rows_per_batch` and `max_bytes_per_batch` limit a micro-batch, in whole commits of the producer.
         `trigger` is what Spark's writeStream.trigger takes: {"processingTime": "1 second"}, {"availableNow": True}.
         With the latter a stage that reads others ends behind them, once its own sources have no more.
-        `start` matters when the stage is added to a job that has run: on channels that exist it begins at the
-        "snapshot" (or where the job was left), or at the "earliest" row that is kept.
+        `start` counts for a stage that has never run. On channels that exist it begins at the "snapshot" (or where
+        the job was left), or at the "earliest" row that is kept. A source stage begins where its sources' options say,
+        or at what is "latest" then, or, if it reads files, behind a time.
         `replaces` names a stage that this one takes the place of: it goes on where that one was, without its state.
         `renamed` says which columns of its output have another name than in earlier runs, {"old": "new"}, and which
         are gone although a new one looks like them, {"old": None}. It may stay in the file.
@@ -157,8 +158,6 @@ class Pipeline:
             )
         if output_mode not in OUTPUT_MODES:
             raise Misuse(f"{where}: output_mode {output_mode!r} is not one of {', '.join(OUTPUT_MODES)}.")
-        if start not in STARTS:
-            raise Misuse(f"{where}: start {start!r} is not one of {', '.join(STARTS)}.")
         if replaces is not None:
             check_uid(replaces, f"{where} replaces a stage whose uid")
         listed = _listed(reads, where)
@@ -170,6 +169,7 @@ class Pipeline:
         if len({argument_name(n) for n in names}) < len(names):
             raise Misuse(f"{where} reads stages whose parameters would have the same name: {', '.join(names)}.")
         sinks = _sinks(to, where)
+        begins = check_start(start, where, channels=bool(names))
         check_trigger(trigger or {}, where)
         settings = _settings(conf, where)
 
@@ -189,9 +189,9 @@ class Pipeline:
                 partitions=_positive(partitions, "partitions", where),
                 trigger=dict(trigger or {}),
                 conf=settings,
-                start=start,
+                start=begins,
                 replaces=None if replaces is None else NodeId(replaces),
-                renamed=_renamed(renamed, where),
+                renamed=check_renamed(renamed, where),
             )
             return function
 
@@ -411,18 +411,6 @@ def _settings(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
             raise Misuse(f"{where}: conf has {key!r}: {value!r}, which is not a Spark setting.")
         settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return settings
-
-
-def _renamed(renamed: Any, where: str) -> dict[str, str | None]:
-    given = {} if renamed is None else renamed
-    if not isinstance(given, Mapping) or not all(
-        isinstance(old, str) and old and (new is None or (isinstance(new, str) and new)) for old, new in given.items()
-    ):
-        raise Misuse(
-            f"{where}: renamed={renamed!r} is not legal.",
-            next='Give the new name of each column by its old one, {"old": "new"}, or None if it is gone.',
-        )
-    return dict(given)
 
 
 def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:

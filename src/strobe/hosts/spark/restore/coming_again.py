@@ -14,12 +14,13 @@ from pyspark.sql import DataFrame
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.pipeline.stage_options import EARLIEST, LATEST, SNAPSHOT
 from strobe.hosts.spark.restore.plan import StageAction, StagePlan
 from strobe.hosts.spark.stage.assemble import DraftStage
 from strobe.model.errors import StrobeError
 from strobe.model.ids import NodeId
 
-__all__ = ["from_start", "rows_again", "source_places"]
+__all__ = ["begins_somewhere", "rows_again", "source_places"]
 
 _TELLING = (
     "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
@@ -39,7 +40,7 @@ def rows_again(
             continue
         places = source_places(results[stage.uid])
         if places:
-            yield from_start(pipeline, stage.uid, places, gone, kept)
+            yield begins_somewhere(pipeline, stage.uid, places, gone, kept)
         if stage.earliest and stage.starts:
             rows = _rows_kept(stage, home) if rollback else None
             if rows != 0:
@@ -75,16 +76,31 @@ def source_places(result: DataFrame) -> list[str]:
     return list(dict.fromkeys(places))
 
 
-def from_start(
+def begins_somewhere(
     pipeline: Pipeline, uid: NodeId, places: Sequence[str], gone: Sequence[NodeId], kept: set[NodeId]
 ) -> str:
     """Of a source stage that is new. `gone` are source stages that the file has no more, `kept` the stages that keep
     their state."""
+    start = pipeline.stages[uid].start
+    if start in (SNAPSHOT, EARLIEST):
+        return _from_start(pipeline, uid, places, gone, kept)
+    read = ", ".join(places)
+    if start == LATEST:
+        return f"{uid} is a new source stage and begins with what comes to {read} from now on; it reads nothing else."
+    return (
+        f"{uid} is a new source stage and begins with files of {read} as of {start}; what the job has read of them "
+        f"before comes again{_reach(pipeline, uid, kept)}."
+    )
+
+
+def _from_start(
+    pipeline: Pipeline, uid: NodeId, places: Sequence[str], gone: Sequence[NodeId], kept: set[NodeId]
+) -> str:
     whose = f", by {_names(gone)} for one," if gone else ""
     advice = (
         f"replaces={str(gone[0])!r} lets it go on where {gone[0]!r} was"
         if gone
-        else "its source's options can say where it begins"
+        else "start='latest' lets it begin with what comes from now on, and its source's options may know other places"
     )
     return (
         f"{uid} is a new source stage and begins where its source does: {', '.join(places)}. Rows from "

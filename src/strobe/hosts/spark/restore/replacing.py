@@ -16,16 +16,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import DataFrame
-from pyspark.sql.classic.column import _to_seq
 
 from strobe.hosts.shared.durable import fsync
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.pipeline.pipeline import Pipeline, StageSpec
 from strobe.hosts.spark.plans.changes import meaning_of
 from strobe.hosts.spark.plans.description import reads_source
+from strobe.hosts.spark.restore.beginning import run_over_nothing
 from strobe.hosts.spark.stage.assemble import DraftStage
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
@@ -159,16 +156,7 @@ def begin_without_state(draft: DraftStage, checkpoint: Path, description: Json, 
     same = now is not None and then is not None and now["watermarks"] == then["watermarks"]
     _renumber(checkpoint, batch, sources, partitions, keep_watermark=same)
     try:
-        query = (
-            _over_nothing(draft.result)
-            .writeStream.format("noop")
-            .queryName(f"{draft.spec.uid} begins")
-            .outputMode(draft.spec.output_mode)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(once=True)
-            .start()
-        )
-        query.awaitTermination()
+        run_over_nothing(draft, checkpoint)
     except Exception as error:  # whatever Spark says, in Java's words
         raise Failed(
             f"Stage {draft.spec.uid!r} could not be given an empty state: {str(error).splitlines()[0]}",
@@ -199,19 +187,3 @@ def _renumber(checkpoint: Path, batch: int, count: int, partitions: int, *, keep
     first = checkpoint / "offsets" / "0"
     first.write_text("\n".join([version, json.dumps(head), *sources]))
     fsync(first)
-
-
-def _over_nothing(result: DataFrame) -> DataFrame:
-    """The same plan, with every stream emptied before anything else is done with it."""
-    session: Any = result.sparkSession
-    catalyst = session._jvm.org.apache.spark.sql.catalyst
-    false = catalyst.expressions.Literal.FalseLiteral()
-
-    def emptied(node: Any) -> Any:
-        children = [node.children().apply(i) for i in range(node.children().size())]
-        if not children:
-            return catalyst.plans.logical.Filter(false, node) if node.isStreaming() else node
-        return node.withNewChildren(_to_seq(session._sc, [emptied(child) for child in children]))
-
-    plan = emptied(result._jdf.queryExecution().analyzed())
-    return DataFrame(session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)

@@ -37,7 +37,12 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import NodeId
 from strobe.model.suggest import did_you_mean
 
-__all__ = ["check_options", "refusal", "repartition", "rescale_stages", "wanted_partitions"]
+__all__ = [
+    "DEFAULT_PARTITIONS", "check_options", "first_partitions", "refusal", "repartition", "rescale_stages",
+    "wanted_partitions",
+]  # fmt: skip
+
+DEFAULT_PARTITIONS: Final = 2
 
 _log = logging.getLogger("strobe.job")
 _FIXED: Final = {
@@ -64,6 +69,11 @@ def check_options(pipeline: Pipeline, options: RestoreOptions) -> None:
 def wanted_partitions(pipeline: Pipeline, spec: StageSpec, options: RestoreOptions) -> int | None:
     """What the command line says, else what the file says; None: as many as it has."""
     return options.stage_partitions.get(spec.uid) or options.partitions or spec.partitions or pipeline.partitions
+
+
+def first_partitions(pipeline: Pipeline, spec: StageSpec, options: RestoreOptions) -> int:
+    """Of a stage that has none yet."""
+    return wanted_partitions(pipeline, spec, options) or DEFAULT_PARTITIONS
 
 
 def refusal(uid: NodeId, description: Json, before: int, after: int) -> Misuse | None:

@@ -243,7 +243,8 @@ class _Restore:
 
     def _note_starts(self, renumbered: Mapping[NodeId, Renumbering]) -> None:
         for stage in self.plan.stages:
-            if stage.starts and stage.action is not StageAction.RESTORED:
+            unbegun = stage.action is StageAction.UNBEGUN  # it had begun to wait, so `start=` is behind it
+            if (stage.starts and stage.action is not StageAction.RESTORED) or unbegun:
                 starts = {p: self._start(stage, p, old, renumbered.get(p)) for p, old in stage.starts.items()}
                 note_starts(self._checkpoint(stage.uid), starts)
 

@@ -7,7 +7,7 @@ before anything is touched, from what the job's memory says of the last start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,24 +31,26 @@ from strobe.hosts.spark.home.moved import Homes, find_moved, rewrite_source_logs
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.changes import uncompared
 from strobe.hosts.spark.plans.description import describe_stage
+from strobe.hosts.spark.restore.beginning import begin_sources, check_starts
 from strobe.hosts.spark.restore.channels import restore_channel
-from strobe.hosts.spark.restore.coming_again import from_start, source_places
+from strobe.hosts.spark.restore.coming_again import begins_somewhere, source_places
 from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.former import Former
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
 from strobe.hosts.spark.restore.replacing import replacements
-from strobe.hosts.spark.restore.rescale import rescale_stages
+from strobe.hosts.spark.restore.rescale import first_partitions, rescale_stages
 from strobe.hosts.spark.restore.restore import restore_job, sweep_leftovers
 from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
 from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage, open_stages, sink_contexts
 from strobe.model.cut import Json
-from strobe.model.errors import Misuse
+from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 
-__all__ = ["Ready", "bring_up"]
+__all__ = ["Ready", "ResumePlan", "bring_up", "plan_resume", "with_newest"]
 
 _log = logging.getLogger("strobe.job")
+_Say = Callable[[NodeId, str], None]  # what a person should know of a stage
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,90 @@ class Ready:
 
     stages: Sequence[AssembledStage]
     descriptions: Mapping[NodeId, Mapping[str, Json]]
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """What a plain run would do, and what speaks against it. `stages`: where each goes on, in words."""
+
+    job: str
+    home: str
+    stages: tuple[tuple[NodeId, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    problems: tuple[StrobeError, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return max((p.exit_code for p in self.problems), default=0)
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "job": self.job,
+            "home": self.home,
+            "stages": [{"uid": uid, "does": does} for uid, does in self.stages],
+            "warnings": list(self.warnings),
+            "unchecked": list(self.unchecked),
+            "problems": [{"what": p.what, "untouched": p.untouched, "next": p.next} for p in self.problems],
+            "succeeds": not self.problems,
+        }
+
+
+def plan_resume(
+    pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path, options: RestoreOptions
+) -> ResumePlan:
+    """Of a job that is resumed where it was left. Touches nothing."""
+    warnings: list[str] = []
+    unchecked: list[str] = []
+    problems: list[StrobeError] = []
+    descriptions = _descriptions(drafts, base)
+
+    def warn(uid: NodeId, sentence: str) -> None:
+        warnings.append(f"{uid}: {sentence}")
+
+    for check in (
+        lambda: check_starts(drafts, descriptions),
+        lambda: _check_file(
+            pipeline, drafts, home, descriptions, options, warn, lambda uid, text: unchecked.append(f"{uid}: {text}")
+        ),
+        lambda: warnings.extend(_moved(pipeline, home, descriptions)[1]),
+        lambda: _look_at_sinks(pipeline, home, descriptions, warn),
+        lambda: _check_sinks(pipeline, drafts, home, base),
+    ):
+        try:
+            check()
+        except StrobeError as error:
+            problems.append(error)
+    warnings += [sentence for _, sentence in _new_sources(pipeline, drafts, home)]
+    stages = tuple((uid, _place_of(home, uid)) for uid in pipeline.order())
+    return ResumePlan(home.job, str(home.home), stages, tuple(warnings), tuple(unchecked), tuple(problems))
+
+
+def _place_of(home: JobHome, uid: NodeId) -> str:
+    checkpoint = stage_checkpoint(home, uid)
+    logged, committed = spark_checkpoint.last_logged(checkpoint), spark_checkpoint.last_committed(checkpoint)
+    if logged is None:
+        return "has not begun" if uid in home.memory.stages else "new"
+    again = "" if logged == committed else f", and runs batch {logged} again"
+    return f"goes on {'at its start' if committed is None else f'behind batch {committed}'}{again}"
+
+
+def _descriptions(drafts: Sequence[DraftStage], base: Path) -> dict[NodeId, dict[str, Json]]:
+    return {
+        d.spec.uid: {
+            **describe_stage(d.result, d.spec.output_mode, conf=d.spec.conf),
+            "writes": sink_places(d.spec, base),
+        }
+        for d in drafts
+    }
+
+
+def _warn(uid: NodeId, sentence: str) -> None:
+    _log.warning("%s: %s", uid, sentence)
+
+
+def _note(uid: NodeId, sentence: str) -> None:
+    _log.info("%s: %s", uid, sentence)
 
 
 def bring_up(
@@ -68,22 +154,19 @@ def bring_up(
     options: RestoreOptions,
 ) -> Ready:
     sweep_leftovers(home)
-    descriptions = {
-        d.spec.uid: {
-            **describe_stage(d.result, d.spec.output_mode, conf=d.spec.conf),
-            "writes": sink_places(d.spec, base),
-        }
-        for d in drafts
-    }
+    descriptions = _descriptions(drafts, base)
+    check_starts(drafts, descriptions)
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
     moved: dict[NodeId, dict[str, str]] = {}
-    options = _with_newest(pipeline, home, options)
+    options = with_newest(pipeline, home, options)
     if options.snapshot is not None or home.memory.restoring is not None:
         restore_job(RestoreContext(pipeline, drafts, descriptions, home, base, options), spark)
     else:
-        sources = _check_file(pipeline, drafts, home, descriptions, options)
-        moved = _moved(pipeline, home, descriptions)
-        _warn_of_sinks(pipeline, home, descriptions)
+        sources = _check_file(pipeline, drafts, home, descriptions, options, _warn, _note)
+        moved, warnings = _moved(pipeline, home, descriptions)
+        for warning in warnings:
+            _log.warning("%s", warning)
+        _look_at_sinks(pipeline, home, descriptions, _warn)
         _check_sinks(pipeline, drafts, home, base)
         _add_stages(pipeline, drafts, home)
     stages = open_stages(pipeline, drafts, home, base)
@@ -92,13 +175,14 @@ def bring_up(
         rewrite_source_logs(stage_checkpoint(home, uid), roots)
         relocate_state(stage_checkpoint(home, uid))
     rescale_stages(pipeline, stages, home, spark, options, descriptions, sources)
+    begin_sources(drafts, home, {d.spec.uid: first_partitions(pipeline, d.spec, options) for d in drafts})
     columns = {s.spec.uid: {"columns": s.output.columns.json} for s in stages if s.output is not None}
     noted = {uid: {**about, **columns.get(uid, {})} for uid, about in descriptions.items()}
     home.remember(stages=noted, home=str(home.home))
     return Ready(stages, descriptions)
 
 
-def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> Former:
+def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, warn: _Say) -> Former:
     """The columns of channels at the last start. Refuses columns that cannot change so. The channel itself may have
     the new ones already: a start that came so far and no further."""
     held: dict[NodeId, Columns] = {}
@@ -112,7 +196,7 @@ def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> 
             before[uid] = known or held[uid]
             changes = evolve(held[uid], channel_schema(draft.schema, uid), draft.spec.renamed, uid).changes
             for sentence in changes:
-                _log.warning("%s: %s", uid, sentence)
+                warn(uid, sentence)
     return Former.of(drafts, held, before)
 
 
@@ -122,7 +206,7 @@ def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
     return [uid for uid in known if spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None]
 
 
-def _with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> RestoreOptions:
+def with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> RestoreOptions:
     """Dropping a stage begins a new line of history, at the newest checkpoint."""
     removed = _removed(pipeline, home)
     replaced = replacements(pipeline, removed)
@@ -146,10 +230,12 @@ def _check_file(
     home: JobHome,
     descriptions: Mapping[NodeId, Json],
     options: RestoreOptions,
+    warn: _Say,
+    note: _Say,
 ) -> dict[NodeId, tuple[NodeId, ...]]:
     """Refuse what cannot go on. Returns the stages whose channels are in another order now."""
     found: dict[NodeId, tuple[NodeId, ...]] = {}
-    former = _former(pipeline, drafts, home)
+    former = _former(pipeline, drafts, home, warn)
     then = {**descriptions, **{d.spec.uid: former.now(d) for d in drafts if former.concerns(d)}}
     for uid in pipeline.stages:
         before = home.memory.stages.get(uid)
@@ -160,9 +246,9 @@ def _check_file(
         if problem is not None:
             raise problem
         for sentence in said(differences):
-            _log.warning("%s: %s", uid, sentence)
+            warn(uid, sentence)
         for sentence in uncompared(before, descriptions[uid]):
-            _log.info("%s: %s", uid, sentence)
+            note(uid, sentence)
         sources = rearranged(before, descriptions[uid])
         if sources is not None:
             found[uid] = sources
@@ -171,9 +257,9 @@ def _check_file(
 
 def _moved(
     pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]]
-) -> dict[NodeId, dict[str, str]]:
+) -> tuple[dict[NodeId, dict[str, str]], list[str]]:
     """The stages whose checkpoints name files by paths that are not theirs any more: of the directories that they read,
-    by old and new path, and, if the home itself has moved, of their own."""
+    by old and new path, and, if the home itself has moved, of their own. And what a person should know of it."""
     homes = Homes.of(home.memory.home, home.home)
     found: dict[NodeId, dict[str, str]] = {}
     warnings: list[str] = []
@@ -187,18 +273,18 @@ def _moved(
             raise problem
         if moved or homes.moved:
             found[uid] = moved
-    for warning in warnings:
-        _log.warning("%s", warning)
-    return found
+    return found, warnings
 
 
-def _warn_of_sinks(pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]]) -> None:
+def _look_at_sinks(
+    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]], warn: _Say
+) -> None:
     homes = Homes.of(home.memory.home, home.home)
     for uid in pipeline.stages:
         before = home.memory.stages.get(uid)
         if isinstance(before, Mapping) and spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None:
             for sentence in changed_sinks(before.get("writes"), descriptions[uid]["writes"], homes):
-                _log.warning("%s: %s", uid, sentence)
+                warn(uid, sentence)
 
 
 def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path) -> None:
@@ -209,13 +295,12 @@ def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome
 
 def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:
     """Stages that the job did not have when it last started. Where they begin is settled once."""
+    for _, sentence in _new_sources(pipeline, drafts, home):
+        _log.warning("%s", sentence)
     for draft in drafts:
         uid, checkpoint = draft.spec.uid, stage_checkpoint(home, draft.spec.uid)
-        if not home.memory.stages or uid in home.memory.stages or start_positions(checkpoint):
+        if not _is_added(uid, home):
             continue
-        places = source_places(draft.result)
-        if places:
-            _log.warning("%s", from_start(pipeline, uid, places, (), set(home.memory.stages)))
         if (home.path(home.layout.channel(uid)) / LOG).is_dir() and pipeline.readers(uid):
             # From another life under this uid: what it holds has nothing to do with this one.
             restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft, home)
@@ -225,3 +310,15 @@ def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome)
         starts = {read: max(log.trimmed, 0) if earliest else log.end for read, log in channels.items()}
         if starts:
             note_starts(checkpoint, starts)
+
+
+def _is_added(uid: NodeId, home: JobHome) -> bool:
+    known = home.memory.stages
+    return bool(known) and uid not in known and not start_positions(stage_checkpoint(home, uid))
+
+
+def _new_sources(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> list[tuple[NodeId, str]]:
+    """Stages that the job did not have and that read a source, with what that means."""
+    places = {d.spec.uid: source_places(d.result) for d in drafts if _is_added(d.spec.uid, home)}
+    known = set(home.memory.stages)
+    return [(uid, begins_somewhere(pipeline, uid, at, (), known)) for uid, at in places.items() if at]

@@ -11,8 +11,10 @@ once: committed messages only, and a failure instead of silence when messages ar
 from __future__ import annotations
 
 import importlib.resources
+import json
 import logging
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +51,7 @@ def read_kafka(
     servers: str,
     topic: str | Iterable[str],
     *,
-    starting: str = "earliest",
+    starting: str | datetime | Mapping[Any, Any] = "earliest",
     max_rows_per_batch: int | None = None,
     headers: bool = False,
     security: Mapping[str, Any] | None = None,
@@ -58,9 +60,11 @@ def read_kafka(
     """A stream of the topic's messages, or of several topics': `key`, `value`, `topic`, `partition`, `offset`,
     `timestamp`, `timestampType`, and `headers` if asked for.
 
-    `starting` ("earliest", "latest", or offsets as Spark's `startingOffsets` takes them) counts when the stage has
-    never run. `max_rows_per_batch` limits a micro-batch. `security` are librdkafka's settings, the same as those of a
-    sink. `options` are those of Spark's Kafka source, `kafka.…` for the consumer itself; they come last.
+    `starting` counts when the stage has never run: "earliest", "latest", a time (the first messages as of then; at the
+    end of partitions that have none), or offsets, `{partition: offset}` of a single topic or `{topic: {partition:
+    offset}}`, also as the text that Spark's `startingOffsets` takes; -2 is the earliest, -1 the latest.
+    `max_rows_per_batch` limits a micro-batch. `security` are librdkafka's settings, the same as those of a sink.
+    `options` are those of Spark's Kafka source, `kafka.…` for the consumer itself; they come last.
     """
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     where = f"read_kafka({servers!r}, {', '.join(map(repr, topics))})"
@@ -75,7 +79,7 @@ def read_kafka(
     ours = {
         "kafka.bootstrap.servers": servers,
         "subscribe": ",".join(topics),
-        "startingOffsets": starting,
+        **_starting(starting, topics, where),
         "failOnDataLoss": "true",
         "includeHeaders": str(headers).lower(),
         "kafka.isolation.level": "read_committed",
@@ -96,6 +100,26 @@ def read_kafka(
             raise
     _add_connector(spark)
     return reader.load()
+
+
+def _starting(starting: object, topics: tuple[str, ...], where: str) -> dict[str, str]:
+    """The options of Spark's source that say where it begins."""
+    if isinstance(starting, datetime):
+        if starting.tzinfo is None:
+            raise Misuse(f"{where}: starting={starting} has no time zone.", next="Add one, such as datetime.UTC.")
+        milliseconds = str(int(starting.timestamp() * 1000))
+        return {"startingTimestamp": milliseconds, "startingOffsetsByTimestampStrategy": "latest"}
+    if isinstance(starting, Mapping):
+        nested = any(isinstance(value, Mapping) for value in starting.values())
+        if not starting or (not nested and len(topics) > 1):
+            raise Misuse(
+                f"{where}: starting={dict(starting)!r} does not say where each topic begins.",
+                next="Give {topic: {partition: offset}}, with every partition.",
+            )
+        return {"startingOffsets": json.dumps(dict(starting) if nested else {topics[0]: dict(starting)})}
+    if not isinstance(starting, str):
+        raise Misuse(f"{where}: starting={starting!r} is no place.", next="Use earliest, latest, a time or offsets.")
+    return {"startingOffsets": starting}
 
 
 def _look(servers: str, topics: tuple[str, ...], settings: dict[str, Any], said: Mapping[str, str], where: str) -> None:

@@ -1,0 +1,55 @@
+"""What the options of a stage may say: where it begins, which columns have other names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from strobe.model.errors import Misuse
+
+__all__ = ["EARLIEST", "LATEST", "SNAPSHOT", "Start", "check_renamed", "check_start"]
+
+Start = str | datetime  # one of the words below, or a time
+SNAPSHOT, EARLIEST, LATEST = "snapshot", "earliest", "latest"
+
+
+def check_start(start: object, where: str, *, channels: bool) -> Start:
+    """`channels`: whether the stage reads other stages."""
+    if start in (SNAPSHOT, EARLIEST):
+        return str(start)
+    if start != LATEST:
+        start = _time(start, where)
+    if channels:
+        raise Misuse(
+            f"{where}: start={start if start == LATEST else str(start)!r} is for stages that read a source only, and "
+            "this one reads other stages.",
+            next="Use 'snapshot' or 'earliest' here, and say where the source begins in the stage that reads it, or "
+            "by the source's own options.",
+        )
+    return start
+
+
+def _time(start: object, where: str) -> datetime:
+    try:
+        found = start if isinstance(start, datetime) else datetime.fromisoformat(str(start))
+    except ValueError:
+        raise Misuse(
+            f"{where}: start {start!r} is not one of snapshot, earliest, latest, nor a time.",
+            next="A time is a datetime, or a text such as 2026-03-01T12:00:00+01:00.",
+        ) from None
+    if found.tzinfo is None:
+        raise Misuse(f"{where}: start {str(start)!r} has no time zone.", next="Add one, +00:00 for UTC.")
+    return found
+
+
+def check_renamed(renamed: Any, where: str) -> dict[str, str | None]:
+    given = {} if renamed is None else renamed
+    if not isinstance(given, Mapping) or not all(
+        isinstance(old, str) and old and (new is None or (isinstance(new, str) and new)) for old, new in given.items()
+    ):
+        raise Misuse(
+            f"{where}: renamed={renamed!r} is not legal.",
+            next='Give the new name of each column by its old one, {"old": "new"}, or None if it is gone.',
+        )
+    return dict(given)
