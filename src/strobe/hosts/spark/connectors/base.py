@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink", "Unreachable",
-    "column_names", "fenced_off", "whole_results",
+    "checked_schema", "column_names", "fenced_off", "whole_results",
 ]  # fmt: skip
 
 
@@ -180,6 +180,13 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027
         """The stage has ended."""
+
+
+def checked_schema(where: str, schema: object) -> bool:
+    """Whether the table gets the columns that a stage returns."""
+    if schema not in ("fixed", "evolve"):
+        raise Misuse(f"{where}: schema={schema!r} is not one of fixed, evolve.")
+    return schema == "evolve"
 
 
 def column_names(where: str, option: str, given: object) -> tuple[str, ...]:

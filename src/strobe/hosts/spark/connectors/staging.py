@@ -109,12 +109,13 @@ class Staging:
     def rows(self, part: Part) -> int:
         return sum(pq.read_metadata(f).num_rows for f in self.files(part))
 
-    def frame(self, spark: SparkSession, part: Part) -> DataFrame:
-        """The part's rows."""
+    def frame(self, spark: SparkSession, part: Part, wanted: StructType | None = None) -> DataFrame:
+        """The part's rows: with the columns that they were staged with, or with those that are `wanted`, which are null
+        where a batch of an earlier run does not have them."""
         files = [f for directory in self._directories(part) for f in _parquet(directory)]
         told = [f for f in files if f.name != _EMPTY] or files[:1]
         # Spark has noted the schema in each file; to let it look there would cost a job of its own.
-        schema = StructType.fromJson(json.loads(pq.read_schema(told[0]).metadata[_SCHEMA]))
+        schema = wanted or StructType.fromJson(json.loads(pq.read_schema(told[0]).metadata[_SCHEMA]))
         return spark.read.schema(schema).parquet(*(str(f) for f in told))
 
     def forget(self, part: Part) -> None:

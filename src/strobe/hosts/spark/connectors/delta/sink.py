@@ -41,6 +41,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkFate,
     SinkOutlook,
     TransactionalSink,
+    checked_schema,
     column_names,
     whole_results,
 )
@@ -97,7 +98,7 @@ class DeltaSink(TransactionalSink):
         self.partition_by = column_names(where, "partition_by", partition_by)
         self.properties = dict(properties or {})
         self.dead_letters = dead_letters
-        self._evolves = _evolves(where, schema)
+        self._evolves = checked_schema(where, schema)
         self._delivery = Delivery.of(delivery, "DeltaSink")
         self.rows_taken: int = 0
         self._writer: ChannelWriter | None = None
@@ -429,9 +430,3 @@ class DeltaSink(TransactionalSink):
 
     def _place(self, context: SinkContext) -> Path:
         return real_path(self.path, context.base)
-
-
-def _evolves(where: str, schema: object) -> bool:
-    if schema not in ("fixed", "evolve"):
-        raise Misuse(f"{where}: schema={schema!r} is not one of fixed, evolve.")
-    return schema == "evolve"

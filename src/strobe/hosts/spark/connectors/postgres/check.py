@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
 
 from strobe.hosts.spark.connectors.base import Delivery, SinkContext
 from strobe.hosts.spark.connectors.postgres.connect import Table, quoted, table_of
 from strobe.hosts.spark.connectors.postgres.load import BATCH, ROW
-from strobe.hosts.spark.connectors.postgres.types import ddl_of, misfit
-from strobe.model.errors import Misuse
+from strobe.hosts.spark.connectors.postgres.types import column_of, ddl_of, misfit
+from strobe.model.errors import Failed, Misuse
 
 if TYPE_CHECKING:
-    import psycopg
+    from pyspark.sql.types import StructField
 
     from strobe.hosts.spark.connectors.postgres.sink import PostgresSink
 
 __all__ = ["check_table"]
 
+_log = logging.getLogger("strobe.sinks")
+_PATIENCE: Final = "10s"  # with a lock that others hold
 _UNTOUCHED = "Nothing was started, and the database is as it was."
 
 
@@ -40,6 +46,7 @@ def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context
             untouched=_UNTOUCHED,
             next=f"Create it: {ddl_of(context.schema, sink.table, sink.key)}",
         )
+    table = _with_new_columns(connection, table, sink, context) if sink.evolves else table
     problems = _problems(table, sink, context)
     if problems:
         raise Misuse(
@@ -59,9 +66,45 @@ def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context
     return table
 
 
-def _problems(table: Table, sink: PostgresSink, context: SinkContext) -> list[str]:
+def _with_new_columns(
+    connection: psycopg.Connection[Any], table: Table, sink: PostgresSink, context: SinkContext
+) -> Table:
+    """The table with a column for each of the stage's; those that are new are null in the rows that are there. Nothing
+    is changed if something else speaks against the table."""
+    new = [field for field in context.schema.fields if table.column(field.name) is None]
+    refused = any(field.name in sink.key for field in new) or _problems(table, sink, context, ignoring=new)
+    if refused or not new:
+        return table
+    place = f"{quoted(table.schema)}.{quoted(table.name)}"
+    added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column_of(field)}" for field in new)
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'".encode())
+            connection.execute(f"ALTER TABLE {place} {added}".encode())
+    except psycopg.errors.LockNotAvailable:
+        raise Failed(
+            f"{sink.describe()} of stage {context.stage!r} could not be given the columns "
+            f"{', '.join(f.name for f in new)}: somebody has held the table for {_PATIENCE}.",
+            untouched=_UNTOUCHED,
+            next="If it is a prepared transaction of this job (pg_prepared_xacts), run the job with the old file once, "
+            "which settles it; else run again when the table is free.",
+        ) from None
+    except psycopg.errors.InsufficientPrivilege:
+        raise Misuse(
+            f"{sink.describe()} of stage {context.stage!r} needs new columns, and user {sink.dsn.user!r} may not "
+            "change the table.",
+            untouched=_UNTOUCHED,
+            next=f"Have its owner do it: ALTER TABLE {sink.table} {added}",
+        ) from None
+    _log.warning("%s: %s gets %s", context.stage, sink.describe(), ", ".join(column_of(field) for field in new))
+    return table_of(connection, sink.table) or table
+
+
+def _problems(
+    table: Table, sink: PostgresSink, context: SinkContext, ignoring: Sequence[StructField] = ()
+) -> list[str]:
     found = []
-    for field in context.schema.fields:
+    for field in (field for field in context.schema.fields if field not in ignoring):
         column = table.column(field.name)
         if column is None:
             found.append(f"it has no column {field.name!r} (it has {', '.join(c.name for c in table.columns)})")

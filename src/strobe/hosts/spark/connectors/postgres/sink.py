@@ -32,6 +32,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkOutlook,
     TransactionalSink,
     Unreachable,
+    checked_schema,
     column_names,
     whole_results,
 )  # fmt: skip
@@ -59,7 +60,8 @@ _LONGEST_PAUSE: Final = 30.0
 
 class PostgresSink(TransactionalSink):
     """`PostgresSink("postgresql://host/db", "balances", key="account")`. The table must exist, with a column for each
-    of the stage's; with a `key`, it needs a primary key or a unique constraint on it."""
+    of the stage's; with a `key`, it needs a primary key or a unique constraint on it. `schema` is "fixed", or "evolve"
+    for a table that gets the columns that the stage returns and that it does not have."""
 
     def __init__(
         self,
@@ -69,8 +71,10 @@ class PostgresSink(TransactionalSink):
         key: str | Iterable[str] = (),
         delivery: str | Delivery = Delivery.ON_BATCH,
         dead_letters: DeadLetters | None = None,
+        schema: str = "fixed",
     ) -> None:
         self.dsn = Dsn(dsn)
+        self.evolves = checked_schema(f"PostgresSink(…, {table!r})", schema)
         self.table = table
         self.key = column_names(f"PostgresSink(…, {table!r})", "key", key)
         self.dead_letters = dead_letters
@@ -217,7 +221,7 @@ class PostgresSink(TransactionalSink):
     def _prepare(self, part: Part) -> str:
         """Everything after `part.after`, which is the last visible batch, in one prepared transaction."""
         gid = self._marks.gid(part, part.after)
-        rows = self._staged(part).frame(self._spark(), part)
+        rows = self._staged(part).frame(self._spark(), part, self._context.schema if self.evolves else None)
         order = self._order(int(part.timeline), part.through, gid)
         if self.key or order.sorted_out:
             rows = _with_batch(rows)

@@ -25,9 +25,9 @@ import pyarrow.csv
 from strobe.hosts.spark.connectors.postgres.connect import Column, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["ddl_of", "has_nul", "misfit", "to_csv"]
+__all__ = ["column_of", "ddl_of", "has_nul", "misfit", "to_csv"]
 
 _NUMBERS: Final = ("int2", "int4", "int8", "numeric")
 _TEXTS: Final = ("text", "varchar", "bpchar", "name", "citext")
@@ -92,9 +92,14 @@ def misfit(type: DataType, column: Column) -> str | None:
 
 def ddl_of(schema: StructType, table: str, key: Sequence[str]) -> str:
     """The statement that would make a table for the stage's rows."""
-    columns = [f"{quoted(field.name)} {_sql(field.dataType)}" for field in schema.fields]
+    columns = [column_of(field) for field in schema.fields]
     columns += [f"PRIMARY KEY ({', '.join(map(quoted, key))})"] if key else []
     return f"CREATE TABLE {table} ({', '.join(columns)})"
+
+
+def column_of(field: StructField) -> str:
+    """A column that takes the field's values, as it is declared."""
+    return f"{quoted(field.name)} {_sql(field.dataType)}"
 
 
 def _sql(type: DataType) -> str:
