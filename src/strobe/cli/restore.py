@@ -13,10 +13,11 @@ from strobe.cli.live_view import human_bytes
 from strobe.cli.output import Session
 from strobe.hosts.spark.job.rehearse import Rehearsal
 from strobe.hosts.spark.restore.plan import ClaimMode, How, RestoreOptions, RestorePlan, StageAction
+from strobe.hosts.spark.restore.resume import ResumePlan
 from strobe.model.errors import Misuse, StrobeError
 from strobe.store.signing import SIGNED_BY
 
-__all__ = ["base_option", "parse_partitions", "restore_options", "show_plan", "show_rehearsal"]
+__all__ = ["base_option", "parse_partitions", "restore_options", "show_plan", "show_rehearsal", "show_resume"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _HOW = {
@@ -114,18 +115,34 @@ def show_plan(plan: RestorePlan, session: Session) -> None:
         say(("sinks", "bold"))
     for sink in plan.sinks:
         say(f"  {sink.stage:<20} {sink.fate.value}: {sink.detail}")
-    for warning in plan.warnings:
-        say(("· ", "yellow"), warning)
-    for sentence in plan.unchecked:
-        say(("? ", "yellow"), f"not checked: {sentence}")
-    for problem in plan.problems:
-        say(("✗ ", "red"), problem.what)
-        if problem.next:
-            say(f"  next: {problem.next}")
-    if plan.problems:
-        say("It would not succeed. Nothing was changed.")
-    else:
+    _show_verdict(plan, session)
+    if not plan.problems:
         say(("✓ ", "green"), f"It would succeed, and write about {human_bytes(plan.bytes)}. Nothing was changed.")
+
+
+def show_resume(plan: ResumePlan, session: Session) -> None:
+    if session.json:
+        session.answer(plan.as_json())
+        return
+    session.say(("job ", "bold"), f"{plan.job} in {plan.home}, as it was left")
+    for uid, does in plan.stages:
+        session.say(f"  {uid:<20} {does}")
+    _show_verdict(plan, session)
+    if not plan.problems:
+        session.say(("✓ ", "green"), "Nothing that was checked speaks against it. Nothing was changed.")
+
+
+def _show_verdict(plan: RestorePlan | ResumePlan, session: Session) -> None:
+    for warning in plan.warnings:
+        session.say(("· ", "yellow"), warning)
+    for sentence in plan.unchecked:
+        session.say(("? ", "yellow"), f"not checked: {sentence}")
+    for problem in plan.problems:
+        session.say(("✗ ", "red"), problem.what)
+        if problem.next:
+            session.say(f"  next: {problem.next}")
+    if plan.problems:
+        session.say("It would not succeed. Nothing was changed.")
 
 
 def _claim(plan: RestorePlan) -> str:

@@ -20,10 +20,11 @@ from strobe.cli.detach import run_detached, show_detached, starter
 from strobe.cli.live_view import LiveView, PlainView
 from strobe.cli.log_files import PrivateLogFile, Redacted, Shown
 from strobe.cli.output import Command, Session, Whole, common_options
-from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal
+from strobe.cli.restore import base_option, restore_options, show_plan, show_rehearsal, show_resume
 from strobe.cli.supervise import HOPELESS, Backoff, Supervised, obey_supervisor, supervise, supervisor_of
 from strobe.cli.watching import Watchers, Watching, watching_options
 from strobe.hosts.spark.job.job import Job, JobState, start_job
+from strobe.hosts.spark.job.rehearse import dry_resume as resume_of
 from strobe.hosts.spark.job.rehearse import dry_run as plan_of
 from strobe.hosts.spark.job.rehearse import rehearse
 from strobe.hosts.spark.jvm.session import end_spark
@@ -31,6 +32,7 @@ from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.pipeline.settings import settings_of
 from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.restore.resume import ResumePlan
 from strobe.hosts.spark.snapshot.metrics import status_json
 from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.store.layout import JobLayout
@@ -51,6 +53,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark", "opentelemetry")
         ("strobe run --store s3://bucket/prefix pipeline.py", "with its checkpoints there, whatever the file says"),
         ("strobe run -d pipeline.py", "in the background; see `strobe status`, `logs` and `stop`"),
         ("strobe run -d --supervise pipeline.py", "and start it again when it dies"),
+        ("strobe run --dry-run pipeline.py", "whether the job can go on with this file, and what would change"),
         ("strobe run -s ledger/12 pipeline.py --dry-run", "what going back to checkpoint 12 would do"),
         ("strobe run -s ledger/12 pipeline.py", "go back to it"),
         ("strobe run -p 8 pipeline.py", "resume with the state in 8 partitions"),
@@ -87,7 +90,7 @@ _LOGGERS = ("strobe", "py4j", "pyspark", "opentelemetry")
 @restore_options
 @base_option
 @watching_options
-@click.option("--dry-run", is_flag=True, help="With -s: show what would be done, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 @click.option(
     "--rehearse", "rehearsal", is_flag=True, help="With -s: try it in a scratch home, with sinks that discard."
 )
@@ -227,14 +230,18 @@ def _try(
     *,
     rehearsal: bool,
 ) -> int:
-    """Show what a restore would do, or try it out. Writes no log: nothing of the job is touched."""
+    """Show what a restore or a resume would do, or try it out. Writes no log: nothing of the job is touched."""
     home = str(session.home)
     if rehearsal:
         tried = rehearse(pipeline, restore=restore, home=home, master=master, base=base)
         show_rehearsal(tried, session)
         return tried.exit_code
-    plan = plan_of(pipeline, restore=restore, home=home, master=master, base=base)
-    show_plan(plan, session)
+    planned = resume_of if restore.snapshot is None else plan_of
+    plan = planned(pipeline, restore=restore, home=home, master=master, base=base)
+    if isinstance(plan, ResumePlan):
+        show_resume(plan, session)
+    else:
+        show_plan(plan, session)
     return plan.exit_code
 
 

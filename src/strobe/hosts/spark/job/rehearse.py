@@ -1,6 +1,6 @@
 """Trying a restore before it counts.
 
-*Dry run*: make the plan that the restore would carry out, and touch nothing.
+*Dry run*: make the plan that the restore, or the resume, would carry out, and touch nothing.
 
 *Rehearsal*: carry it out, in a scratch home, as a fork whose sinks throw everything away, until each stage has done its
 first batch or has nothing to do. What fails there would have failed in earnest; the job, its channels and its tables
@@ -35,6 +35,7 @@ from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.plan import ClaimMode, RestoreOptions, RestorePlan
 from strobe.hosts.spark.restore.planning import plan_restore
 from strobe.hosts.spark.restore.rescale import check_options
+from strobe.hosts.spark.restore.resume import ResumePlan, plan_resume, with_newest
 from strobe.hosts.spark.stage.assemble import draft_stages
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import Failed, Misuse, StrobeError
@@ -42,7 +43,7 @@ from strobe.model.ids import NodeId
 from strobe.store.holding import is_held
 from strobe.store.locate import locate
 
-__all__ = ["Rehearsal", "dry_run", "in_session", "rehearse"]
+__all__ = ["Rehearsal", "dry_resume", "dry_run", "in_session", "rehearse"]
 
 _POLL = 0.1
 _PATIENCE = 600.0
@@ -85,14 +86,50 @@ def dry_run(
     place = Path(home or default_home())
     with in_session(pipeline, master, spark) as session:
         plan = _plan(pipeline, restore, place, (base or Path()).absolute(), session)
-    if not is_held(place, pipeline.name):
-        return plan
+    return replace(plan, problems=(*plan.problems, *_running(place, pipeline.name)))
+
+
+def _running(place: Path, job: str) -> tuple[StrobeError, ...]:
+    if not is_held(place, job):
+        return ()
     running = Misuse(
-        f"Job {pipeline.name!r} is running.",
+        f"Job {job!r} is running.",
         untouched="That run was left alone.",
-        next=f"Stop it first: `strobe stop {pipeline.name}`; or restore under another --name.",
+        next=f"Stop it first: `strobe stop {job}`; or use another --name.",
     )
-    return replace(plan, problems=(*plan.problems, running))
+    return (running,)
+
+
+def dry_resume(
+    pipeline: Pipeline,
+    *,
+    restore: RestoreOptions,
+    home: str | None = None,
+    master: str | None = None,
+    base: Path | None = None,
+    spark: SparkSession | None = None,
+) -> ResumePlan | RestorePlan:
+    """What `start_job` would do without a snapshot. A job that loses a stage goes back to its newest checkpoint: then
+    it is the plan of that restore. Changes nothing; the job may be running."""
+    pipeline.check(base)
+    check_options(pipeline, restore)
+    place = Path(home or default_home())
+    holder = JobHome(place, pipeline.name)
+    holder.peek()
+    if holder.memory.restoring is not None:
+        raise Misuse(
+            f"Job {pipeline.name!r} was being restored from {holder.memory.restoring.snapshot}, which was not "
+            "finished: a run does that first.",
+            untouched="Nothing was changed.",
+            next="Run it without --dry-run, or restore another snapshot with -s.",
+        )
+    options = with_newest(pipeline, holder, restore)
+    if options.snapshot is not None:
+        return dry_run(pipeline, restore=options, home=home, master=master, base=base, spark=spark)
+    with in_session(pipeline, master, spark) as session, Gate(cast(GateHandler, None)) as gate:
+        drafts = draft_stages(pipeline, session, gate, holder)
+        plan = plan_resume(pipeline, drafts, holder, (base or Path()).absolute(), restore)
+    return replace(plan, problems=(*plan.problems, *_running(place, pipeline.name)))
 
 
 def rehearse(
