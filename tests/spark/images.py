@@ -29,7 +29,7 @@ from strobe.hosts.spark import crash_points
 from tests.documents import ROOT
 from tests.support.processes import family, fields
 
-__all__ = ["Images", "WatchedDriver"]
+__all__ = ["Images", "WatchedDriver", "send", "stop_all"]
 
 PATIENCE: Final = 180.0  # seconds; only a test that fails waits for so long
 _GO: Final = "go"
@@ -88,7 +88,7 @@ class WatchedDriver:
 
     def kill(self) -> None:
         """SIGKILL, to driver and JVM."""
-        _signal(family(self.process.pid), signal.SIGKILL)
+        send(family(self.process.pid), signal.SIGKILL)
         self.process.wait()
 
     def said(self) -> str:
@@ -130,25 +130,25 @@ class Images:
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """Every process of the tree stands still."""
-    while not (still := _stop_all(pid)):
+    while not (still := stop_all(pid)):
         continue
     try:
         yield
     finally:
-        _signal(still, signal.SIGCONT)
+        send(still, signal.SIGCONT)
 
 
-def _stop_all(pid: int) -> set[int]:
+def stop_all(pid: int) -> set[int]:
     """Stop the tree: which may have grown meanwhile, so until a look finds nothing new. Empty, and all of it goes on,
     if some thread does not come to a stop: it waits in the kernel for a child that it has just made and that stands."""
     still: set[int] = set()
     deadline = time.monotonic() + _COMES_TO_A_STOP
     while new := set(family(pid)) - still:
-        _signal(new, signal.SIGSTOP)
+        send(new, signal.SIGSTOP)
         still |= new
         while any(state not in _STANDS for one in new for state in _threads(one)):
             if time.monotonic() > deadline:
-                _signal(still, signal.SIGCONT)
+                send(still, signal.SIGCONT)
                 return set()
             time.sleep(0.001)
     return still
@@ -159,7 +159,7 @@ def _threads(pid: int) -> list[str]:
     return [found[0] for path in Path(f"/proc/{pid}/task").glob("*/stat") if (found := fields(path))]
 
 
-def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,0 +1,1 @@
+"""Drivers that are stopped, given up and continued, at every crash point, in real processes."""

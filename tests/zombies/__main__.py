@@ -1,0 +1,70 @@
+"""All crash points, a few jobs to a process:
+
+python -m tests.zombies [--bucket] [--each N] [POINT …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from strobe.hosts.spark.home import job_home
+from strobe.hosts.spark.jvm.session import POLLING_DELAY, spark_session, stop_session
+from tests.s3_server import CREDENTIALS, make_bucket
+from tests.services import Server
+from tests.zombies.harness import haunt
+from tests.zombies.plays import LEFT_OUT, PLAYS
+
+
+@contextmanager
+def bucket(where: Path) -> Iterator[str]:
+    with Server("s3", where) as server:
+        os.environ.update({**CREDENTIALS, "AWS_ENDPOINT_URL": server.address})
+        make_bucket(server.address, "zombies")
+        yield "s3://zombies"
+
+
+def _tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.zombies", description=__doc__)
+    parser.add_argument("points", nargs="*", metavar="POINT", help="those crash points; without any: all of them")
+    parser.add_argument("--bucket", action="store_true", help="checkpoints in a bucket, not in a directory")
+    parser.add_argument("--each", type=int, default=8, metavar="N", help="jobs in a process (8)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave everything in this directory")
+    args = parser.parse_args()
+    points = args.points or list(PLAYS)
+    job_home.HEARTBEAT = 0.05  # how long a look at a silent driver takes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # in order: nobody else continues or ends what is stopped
+    wrong: dict[str, str] = {}
+    with ExitStack() as stack:
+        where = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strobe-zombies-")))
+        url = stack.enter_context(bucket(where)) if args.bucket else ""
+        session = functools.cache(lambda: spark_session("successors", "local[2]", extra={POLLING_DELAY: "20ms"}))
+        stack.callback(lambda: stop_session(session()))
+        for number in range(0, len(points), args.each):
+            few = points[number : number + args.each]
+            began = time.monotonic()
+            stores = {p: f"{url}/{p.replace('.', '-')}" for p in few} if url else {}
+            wrong |= haunt(few, where / str(number), session, stores, _tell)
+            print(f"{len(few)} points in {time.monotonic() - began:.0f} s: {', '.join(few)}", flush=True)
+    for point, why in LEFT_OUT.items():
+        print(f"left out: {point} ({why})")
+    for point, harm in wrong.items():
+        print(f"WRONG {point}:\n{harm}")
+    print(f"{len(points)} points, {len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
