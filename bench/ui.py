@@ -37,7 +37,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Figure:
-    """A target is an upper bound, unless it is the `least` that is wanted. `ratio`: of what was found to the target."""
+    """A target is an upper bound, unless it is the `least` that is wanted."""
 
     what: str
     found: float | None

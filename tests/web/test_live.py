@@ -19,6 +19,8 @@ PATIENCE = 120_000  # milliseconds
 def test_a_live_system_on_the_page(browser: Browser, tmp_path: Path) -> None:
     for name in ("bank.py", "bank.toml"):
         shutil.copy(EXAMPLES / name, tmp_path)
+    with (tmp_path / "bank.toml").open("a") as file:
+        file.write('\n[invariants]\nsolvent = "select * from state.athens where balance < 0"\n')
     home = tmp_path / ".strobe"
     line = [sys.executable, "-m", "strobe.cli.main", "live", "up", "bank.toml", "--journal", "--home", str(home)]
     with (
@@ -30,6 +32,7 @@ def test_a_live_system_on_the_page(browser: Browser, tmp_path: Path) -> None:
             page.get_by_role("link", name="bank", exact=True).click(timeout=PATIENCE)
             expect(page.locator(".box")).to_have_count(3, timeout=PATIENCE)
             expect(page.locator(".title .state")).to_have_text("running", timeout=PATIENCE)
+            expect(page.locator("main")).to_contain_text("invariant 'solvent' holds in snapshot", timeout=PATIENCE)
             page.get_by_role("button", name="Snapshot").click()
             page.get_by_role("button", name="Take it").click()
             dialog = page.get_by_role("dialog")
@@ -47,6 +50,9 @@ def test_a_live_system_on_the_page(browser: Browser, tmp_path: Path) -> None:
             page.go_back()
             page.locator("tbody th a").first.click()
             expect(page.get_by_role("heading", name="States")).to_be_visible(timeout=PATIENCE)
+            expect(page.get_by_role("heading", name="Where the time went")).to_be_visible()
+            page.get_by_role("button", name="state.athens").click(timeout=PATIENCE)
+            expect(page.locator(".found thead")).to_contain_text("balance", timeout=PATIENCE)
             assert system.wait(120) == 0
         finally:
             system.kill()

@@ -54,9 +54,9 @@ function Restorable({ at }) {
 }
 
 function Parts({ s, live }) {
-  return html`<section class="card flush"><h2>${live ? "Nodes" : "Parts"}</h2><table class="rows"><thead><tr><th>${live ? "node" : "stage"}</th><th class="num">batch</th><th class="num">partitions</th><th class="num">state rows</th><th class="num">files</th><th class="num">new</th><th class="num">size</th><th>offsets</th></tr></thead>
-    <tbody>${s.nodes.map((n) => html`<tr key=${n.node}><th scope="row" data-label="stage">${n.node}</th><td class="num" data-label="batch">${n.batch === null || n.batch < 0 ? "–" : count(n.batch)}</td><td class="num" data-label="partitions">${count(n.partitions)}</td>
-      <td class="num" data-label="state rows">${count(n.state_rows)}</td><td class="num" data-label="files">${count(n.files)}</td><td class="num" data-label="new">${bytes(n.bytes_new)}</td><td class="num" data-label="size">${bytes(n.bytes_total)}</td>
+  return html`<section class="card flush"><h2>${live ? "Nodes" : "Parts"}</h2><table class="rows"><thead><tr><th>${live ? "node" : "stage"}</th>${!live && html`<th class="num">batch</th><th class="num">partitions</th><th class="num">state rows</th>`}<th class="num">files</th><th class="num">new</th><th class="num">size</th><th>offsets</th></tr></thead>
+    <tbody>${s.nodes.map((n) => html`<tr key=${n.node}><th scope="row" data-label=${live ? "node" : "stage"}>${n.node}</th>${!live && html`<td class="num" data-label="batch">${n.batch === null || n.batch < 0 ? "–" : count(n.batch)}</td><td class="num" data-label="partitions">${count(n.partitions)}</td>
+      <td class="num" data-label="state rows">${count(n.state_rows)}</td>`}<td class="num" data-label="files">${count(n.files)}</td><td class="num" data-label="new">${bytes(n.bytes_new)}</td><td class="num" data-label="size">${bytes(n.bytes_total)}</td>
       <td data-label="offsets">${n.offsets ? html`<details><summary>offsets</summary><pre>${n.offsets}</pre></details>` : ""}</td></tr>`)}</tbody></table></section>`;
 }
 

@@ -13,7 +13,7 @@ export function System({ name, session }) {
   const now = useNow();
   const crumbs = html`<${Crumbs} at=${[["Jobs", "#/"], [name]]} />`;
   if (!seen) return html`${crumbs}<${Lost} lost=${lost} />${trouble ? html`<${Trouble} ...${trouble} />` : html`<${Loading} what="the system" />`}`;
-  const r = seen.report, nodes = r.nodes || [], channels = r.channels || [], checks = r.checks || [];
+  const r = seen.report, nodes = r.nodes || [], channels = r.channels || [], checks = r.checks || [], invariants = r.invariants || [];
   const boxes = Object.fromEntries(nodes.map((n) => [n.node, { mood: n.trouble ? "failed" : n.queued || n.received_per_second ? "busy" : "idle", error: !!n.trouble,
     lines: [`in ${rate(n.received_per_second)}/s · out ${rate(n.sent_per_second)}/s`, `${short(n.queued)} queued`, `${n.connected} of ${n.outputs} connected`] }]));
   const wires = {};
@@ -35,7 +35,8 @@ export function System({ name, session }) {
       <span class="quiet grow">${seen.job.last ? `last: ${seen.job.last.snapshot}, ${since(seen.job.last.ended, now)} ago` : ""}</span></div>
     ${seen.drawing.boxes.length > 0 && html`<section class="card" aria-label="The graph"><${Graph} drawing=${seen.drawing} boxes=${boxes} wires=${wires} chosen=${chosen}
       choose=${(n) => choose(n === chosen ? null : n)} label=${`${plural(seen.drawing.boxes.length, "node")} of ${name}`} /></section>`}
-    ${checks.length > 0 && html`<section class="card"><h2>Checks</h2><ul class="plain">${checks.map((c) => html`<li>${Object.entries(c).map(([k, v]) => `${k.replaceAll("_", " ")} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(", ")}</li>`)}</ul></section>`}
+    ${checks.length > 0 && html`<section class="card"><h2>Checks</h2><ul class="plain">${checks.map((c) => html`<li class=${c.found ? "bad-ink" : ""}><b>${c.check}</b> ${[c.sentence, ...(c.details || [])].join("; ")}${c.snapshot ? html` <span class="quiet">snapshot ${c.snapshot}</span>` : ""}</li>`)}</ul></section>`}
+    ${invariants.length > 0 && html`<section class="card"><h2>Invariants</h2><ul class="plain">${invariants.map((i) => html`<li class=${i.outcome === "violated" || i.outcome === "failed" ? "bad-ink" : ""}>${i.sentence || `${i.name}: not asked yet`}</li>`)}</ul></section>`}
     ${channels.length > 0 && html`<section class="card flush"><h2>Channels</h2><table class="rows"><thead><tr><th>channel</th><th>from</th><th>to</th><th class="num">sent</th><th class="num">received</th><th class="num">on their way</th><th>connected</th></tr></thead>
       <tbody>${channels.map((c) => html`<tr key=${c.channel}><th scope="row" data-label="channel">${c.channel}</th><td data-label="from">${c.source}</td><td data-label="to">${c.target}</td><td class="num" data-label="sent">${count(c.sent)}</td><td class="num" data-label="received">${count(c.received)}</td><td class="num" data-label="on their way">${count(c.unacknowledged)}</td><td data-label="connected">${c.connected ? "yes" : "no"}</td></tr>`)}</tbody></table></section>`}
     ${seen.snapshots.length > 0 && html`<section class="card flush"><h2>Snapshots</h2><table class="rows"><thead><tr><th>snapshot</th><th>status</th><th>completed</th><th class="num">took</th><th class="num">new</th><th class="num">total</th></tr></thead>
