@@ -129,9 +129,10 @@ class Orders:
             if data is not None and data.startswith(b"{"):
                 yield data
 
-    def newest(self) -> str | None:
-        """The savepoint that somebody would go back to who has nothing else."""
-        return next((order.place for order in reversed(self._given) if self._is_there(order)), None)
+    def newest(self, than: int) -> str | None:
+        """The last savepoint, if it is newer than this snapshot: going back further would deliver its rows again."""
+        place = next((order.place for order in reversed(self._given) if self._is_there(order)), None)
+        return place if place is not None and locate(place, self._home).snapshot > than else None
 
     def _is_there(self, order: Order) -> bool:
         if order.place.startswith(BUCKET):

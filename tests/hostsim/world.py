@@ -244,11 +244,12 @@ class _World:
         if self.refused != driver.refused:
             return driver.restoring  # it was told why, and is tried again
         why = str(error or driver.job.error)
+        newest = max(self.laws.snapshots(), default=0)
         if not self.power_failures:
             self.laws.found.append(f"law 5: nothing was lost, and the job does not start: {why}")
-        elif not self.laws.snapshots() and (savepoint := self.orders.newest()) != driver.restoring:
+        elif (savepoint := self.orders.newest(than=newest)) not in (None, driver.restoring):
             return savepoint
-        elif not self.laws.snapshots() and not driver.restoring:
+        elif not newest and not driver.restoring:
             self._begin_again(why)
             return None
         elif driver.restoring:
