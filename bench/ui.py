@@ -167,12 +167,13 @@ def job(spark: object, work: Path, data: Path) -> float:
     for n in range(1, 9):
 
         @pipeline.stage(uid=f"s{n}", reads=f"s{n - 1}")
-        def on(rows: DataFrame) -> DataFrame:
+        def on(**read: DataFrame) -> DataFrame:
+            (rows,) = read.values()
             return rows.withColumn("id", F.col("id") + 1)
 
     @pipeline.stage(uid="s9", reads="s8", output_mode="update", to=strobe.DeltaSink("sums", key="k"))
-    def sums(rows: DataFrame) -> DataFrame:
-        return rows.groupBy((F.col("id") % 1000).alias("k")).agg(F.sum("id").alias("total"))
+    def sums(s8: DataFrame) -> DataFrame:
+        return s8.groupBy((F.col("id") % 1000).alias("k")).agg(F.sum("id").alias("total"))
 
     began = time.perf_counter()
     started = start_job(pipeline, home=str(work / "home"), base=work, spark=spark)
