@@ -5,6 +5,7 @@ Nothing runs: plans are made and compared. `streams` gives two sources with an e
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from strobe.hosts.spark.channel.python_source import open_stream
 from strobe.hosts.spark.plans.changes import Weight, uncompared
 from strobe.hosts.spark.plans.description import describe_stage
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, said
@@ -432,3 +435,23 @@ def test_a_channel_that_is_read_instead_of_another_has_its_columns() -> None:
 
     assert [d.harmful for d in compare_stages(description("a", "k"), description("b", "k"))] == [False]
     assert [d.harmful for d in compare_stages(description("a", "k"), description("b", "l"))] == [False, True]
+
+
+def test_the_number_of_a_python_stream_in_its_session_is_no_part_of_what_a_stage_reads(spark: SparkSession) -> None:
+    """A stage more in front of it, or a second start in the session, gives it another one."""
+
+    class Events(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "strobe_events"
+
+    def stage() -> dict[str, Any]:
+        return describe_stage(open_stream(spark, Events, "k long, a long", {}).groupBy("k").sum("a"), "update")
+
+    first, second = stage(), stage()
+    assert first["sources"] == ["strobe_events"]
+    assert compare_stages(first, second) == []
+    numbered = json.loads(json.dumps(first).replace("strobe_events", "strobe_events_7"))  # as it was written once
+    assert compare_stages(numbered, second) == []
+    other = json.loads(json.dumps(first).replace("strobe_events", "strobe_postgres"))
+    assert compare_stages(other, second) != []

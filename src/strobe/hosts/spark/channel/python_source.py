@@ -13,15 +13,18 @@ The workers import this module, so it stays light.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-__all__ = ["open_stream"]
+__all__ = ["open_stream", "without_numbers"]
 
+_PREFIX: Final = "strobe_"  # of the names of Strobe's own sources
+_NUMBERED: Final = re.compile(rf"\b({_PREFIX}[a-z]+)_\d+\b")
 _numbers = itertools.count(1)
 
 
@@ -35,3 +38,8 @@ def open_stream(
     name = f"{source.name()}_{next(_numbers)}"
     spark.dataSource.register(type(source.__name__, (source,), {"name": classmethod(lambda _: name)}))
     return spark.readStream.format(name).schema(schema).options(**options).load()
+
+
+def without_numbers(text: str) -> str:
+    """With the names of sources as they are, whichever number their streams have in this session."""
+    return _NUMBERED.sub(r"\1", text)

@@ -18,6 +18,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from strobe.hosts.spark.channel.python_source import without_numbers
 from strobe.hosts.spark.home.moved import file_sources
 from strobe.hosts.spark.plans.meaning import Facts, FormerNames, describe_operators
 from strobe.hosts.spark.plans.tree import parse_plan
@@ -212,7 +213,7 @@ def _facts(nodes: list[Any], names: dict[str, str], zone: str, former: FormerNam
 
 
 def _source(node: Any, kind: str) -> Json:
-    name = str(node.sourceName()).partition("[")[0]  # where it reads may change, how it counts may not
+    name = without_numbers(str(node.sourceName()).partition("[")[0])  # where it reads may change, how it counts may not
     if kind == "StreamingRelationV2":
         channel = node.extraOptions().get("channel")
         if channel is not None and node.extraOptions().get("stage") is not None:

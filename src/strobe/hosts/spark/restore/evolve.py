@@ -11,10 +11,12 @@ that there is to go by: the state goes on, and whether that is what is meant is 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strobe.hosts.spark.channel.python_source import without_numbers
 from strobe.hosts.spark.plans.changes import Difference, Weight, compare_meanings, meaning_of
 from strobe.hosts.spark.plans.description import CHANNEL, entries_of
 from strobe.model.cut import Json
@@ -33,6 +35,7 @@ def compare_stages(before: Json, after: Json) -> list[Difference]:
     """What is not as it was when the state was written. Nothing if that was not described."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or "operators" not in before:
         return []
+    before = json.loads(without_numbers(json.dumps(before)))  # older descriptions have them
     known = meaning_of(before) is not None and meaning_of(after) is not None
     try:
         found = [
