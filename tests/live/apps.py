@@ -94,6 +94,15 @@ class Curious(Account):
 
 
 @dataclass
+class Impatient(Account):
+    """Asks for a snapshot before anything else."""
+
+    def on_start(self) -> None:
+        self.request_snapshot()
+        super().on_start()
+
+
+@dataclass
 class Huge(Process):
     """A state of several windows, so that its pieces have to wait on their way."""
 

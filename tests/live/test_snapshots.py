@@ -22,7 +22,7 @@ from strobe.model.ids import NodeId
 from strobe.model.kind import Kind
 from strobe.verify.consistency import check_journal
 from strobe.verify.journal import Journal, read_journal
-from tests.live.apps import Account, Big, Counter, Curious, Huge, SlowAccount, Unwritable
+from tests.live.apps import Account, Big, Counter, Curious, Huge, Impatient, SlowAccount, Unwritable
 from tests.live.systems import bank, money, run, settings, system, verified
 
 
@@ -143,9 +143,10 @@ def test_a_state_larger_than_the_window_comes_whole_every_time(tmp_path: Path) -
     run(work)
 
 
-def test_a_process_can_ask_for_a_snapshot_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cls", [Curious, Impatient])
+def test_a_process_can_ask_for_a_snapshot_itself(tmp_path: Path, cls: type[Account]) -> None:
     async def work() -> None:
-        async with system(bank(cls=Curious), tmp_path) as live:
+        async with system(bank(cls=cls), tmp_path) as live:
             while len(live.store.list()) < 3:
                 await asyncio.sleep(0.01)
             for snapshot in live.store.list():

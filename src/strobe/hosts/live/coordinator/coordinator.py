@@ -153,8 +153,7 @@ class LiveCoordinator:
         self, kind: Kind = Kind.CHECKPOINT, *, initiators: Iterable[NodeId] = (), directory: Path | None = None
     ) -> SnapshotId:
         """Takes a snapshot; returns when its manifest is durable, or raises Failed."""
-        outcome = self._request(kind, tuple(initiators), directory)
-        return await outcome
+        return await self._request(kind, tuple(initiators), directory)
 
     def break_snapshot(self, node: NodeId, number: int) -> asyncio.Future[SnapshotId]:
         start = (node,) if len(self.graph.reachable([node])) == len(self.graph.nodes) else self.graph.nodes
@@ -173,8 +172,7 @@ class LiveCoordinator:
         self.figures.clear()
         answered: asyncio.Future[None] = self._loop.create_future()
         self._figures_asked.append(answered)
-        for peer in self._peers.values():
-            peer.say(control.FiguresAsked())
+        self._tell_all(control.FiguresAsked())
         await asyncio.wait([answered], timeout=seconds)
         self._figures_asked = [each for each in self._figures_asked if each is not answered]
         return dict(self.figures)
@@ -184,8 +182,7 @@ class LiveCoordinator:
         self.running.clear()
         for timer in self._timers.values():
             timer.cancel()
-        for peer in self._peers.values():
-            peer.say(control.Finish())
+        self._tell_all(control.Finish())
         await asyncio.gather(*(peer.flushed(1.0) for peer in self._peers.values()))
         for peer in self._peers.values():
             peer.close()
@@ -217,8 +214,7 @@ class LiveCoordinator:
                 )
             )
         elif isinstance(message, control.SnapshotAsked):
-            if message.incarnation == self.incarnation and self.running.is_set():
-                self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(ignore_outcome)
+            self._spawn(self._asked(node, message.incarnation))
         elif isinstance(message, control.BreakHit | control.BreakRefused):
             self.breakpoints.said(node, message)
         elif isinstance(message, control.HasTerminated):
@@ -277,6 +273,11 @@ class LiveCoordinator:
     def _newest(self, timeline: Timeline, otherwise: Loaded) -> Loaded:
         manifest = self.store.latest(timeline)
         return otherwise if manifest is None else load(self.store, manifest.snapshot, self.graph)
+
+    async def _asked(self, node: NodeId, incarnation: int) -> None:
+        await self.running.wait()  # a node may run, and ask, before the last one does
+        if incarnation == self.incarnation:
+            self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(ignore_outcome)
 
     def _part(self, node: NodeId, part: control.PartTaken) -> None:
         snapshot, incarnation = SnapshotId(part.snapshot), Incarnation(part.incarnation)
