@@ -74,6 +74,7 @@ class LiveCoordinator:
         self.outcomes = Outcomes(clock, listener)
         self.figures: dict[NodeId, control.Figures] = {}
         self.restores = 0
+        self._asked: set[NodeId] = set()  # who wants a snapshot as soon as all run
         self._memory = memory
         self._journal_directory = journal
         self._journal: PartWriter | None = None
@@ -163,9 +164,8 @@ class LiveCoordinator:
         """Where a savepoint is, or will be."""
         objects = self.store.objects
         where = directory or Path(objects.describe(self.store.layout.savepoint(snapshot)))  # type: ignore[attr-defined]
-        layout = SavepointLayout("", snapshot)
-        store = SnapshotStore(FilesystemStore(where.absolute()), layout, self.store.job, sign=self.store.sign)
-        return where.absolute(), store
+        place, layout = FilesystemStore(where.absolute()), SavepointLayout("", snapshot)
+        return where.absolute(), SnapshotStore(place, layout, self.store.job, sign=self.store.sign)
 
     async def ask_figures(self, seconds: float = 2.0) -> dict[NodeId, control.Figures]:
         """Fresh figures of the nodes that answer in time."""
@@ -213,8 +213,11 @@ class LiveCoordinator:
                     SnapshotId(message.snapshot), node, Incarnation(message.incarnation), message.reason.rstrip(".")
                 )
             )
-        elif isinstance(message, control.SnapshotAsked):
-            self._spawn(self._asked(node, message.incarnation))
+        elif isinstance(message, control.SnapshotAsked) and message.incarnation == self.incarnation:
+            if self.running.is_set():
+                self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(ignore_outcome)
+            else:  # a node may run before the last one does
+                self._asked.add(node)
         elif isinstance(message, control.BreakHit | control.BreakRefused):
             self.breakpoints.said(node, message)
         elif isinstance(message, control.HasTerminated):
@@ -273,11 +276,6 @@ class LiveCoordinator:
     def _newest(self, timeline: Timeline, otherwise: Loaded) -> Loaded:
         manifest = self.store.latest(timeline)
         return otherwise if manifest is None else load(self.store, manifest.snapshot, self.graph)
-
-    async def _asked(self, node: NodeId, incarnation: int) -> None:
-        await self.running.wait()  # a node may run, and ask, before the last one does
-        if incarnation == self.incarnation:
-            self._request(Kind.CHECKPOINT, (node,), None).add_done_callback(ignore_outcome)
 
     def _part(self, node: NodeId, part: control.PartTaken) -> None:
         snapshot, incarnation = SnapshotId(part.snapshot), Incarnation(part.incarnation)
@@ -413,6 +411,8 @@ class LiveCoordinator:
             self._feed(snap.NodeReady(node, restored.incarnation))
         _log.info("Incarnation %s runs, from snapshot %s.", restored.incarnation, restored.snapshot)
         self.running.set()
+        while self._asked:
+            self.peer_said(self._asked.pop(), control.SnapshotAsked(restored.incarnation))
 
     # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
