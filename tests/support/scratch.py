@@ -31,7 +31,7 @@ def use_memory() -> None:
         if not alive(int(left.name.removeprefix(_PREFIX))):
             shutil.rmtree(left, ignore_errors=True)
     place = _MEMORY / f"{_PREFIX}{os.getpid()}"
-    place.mkdir(mode=0o700)
+    place.mkdir(mode=0o711)  # a server of another user finds its own directory in it
     os.environ["TMPDIR"] = str(place)
     tempfile.tempdir = None  # or it keeps what it has found before
 
