@@ -106,7 +106,8 @@ class Server:
         if wait:
             process.wait()
             deadline = time.monotonic() + 10
-            while any(map(processes.alive, family)) and time.monotonic() < deadline:
+            # Until nothing is left of them: Postgres asks for the number of its old process, which counts until then.
+            while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < deadline:
                 time.sleep(0.01)
 
     def __enter__(self) -> Server:
