@@ -86,6 +86,7 @@ def start(spark: SparkSession, tmp_path: Path, door: Door) -> Iterator[Start]:
     door.open.set()
     for job in jobs:
         job.stop()
+    eventually(lambda: not spark.streams.active, "Spark has let go of the queries of jobs that have failed")
 
 
 def feed(job: strobe.Job, files: int) -> None:
