@@ -219,9 +219,9 @@ class Pipeline:
                 )
             self._invariants[name] = Invariant(name, sql, function, every, wanted)
 
-        self._invariants.setdefault(name, None)
         if sql is not None:
             add(None)
+        self._invariants.setdefault(name, None)
 
         def register(function: G) -> G:
             add(function)
