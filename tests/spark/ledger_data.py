@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ def write_transfers(directory: Path, *, files: int = 6, rows: int = 200, account
     rng = random.Random(seed)
     directory.mkdir(parents=True, exist_ok=True)
     number = 0
+    last = max((file.stat().st_mtime_ns for file in directory.glob("*.parquet")), default=0)
     for index in range(files):
         columns: dict[str, list[int]] = {"id": [], "src": [], "dst": [], "amount": [], "ts": []}
         for _ in range(rows):
@@ -42,6 +45,9 @@ def write_transfers(directory: Path, *, files: int = 6, rows: int = 200, account
             continue  # the same seed gives the same rows: only what is new is written
         temporary = directory / f".{index}.tmp"
         pq.write_table(table, temporary)
+        # Spark reads files in the order of their times, which it knows to the millisecond.
+        last = max(time.time_ns(), last + 2_000_000)
+        os.utime(temporary, ns=(last, last))
         temporary.rename(directory / f"{index:05d}.parquet")
     return directory
 
