@@ -48,7 +48,7 @@ def test_every_command_has_a_row_with_what_it_takes_and_no_other_has() -> None:
 @pytest.mark.parametrize("name", live.commands)
 def test_a_commands_row_has_exactly_its_options(name: str) -> None:
     command = live.commands[name]
-    described = re.findall(r"`(--?[a-z]+)[ `]", rows("Commands")[usage(name, command)])
+    described = re.findall(r"`(--?[a-z]+(?:-[a-z]+)*)[ `]", rows("Commands")[usage(name, command)])
     assert set(described) - EVERYWHERE == options(command) - EVERYWHERE - {"-h"} | (
         {"--journal"} if name == "journal" else set()
     )
