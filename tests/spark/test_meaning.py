@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from strobe.hosts.spark.channel.python_source import open_stream
+from strobe.hosts.spark.jvm.python_source import open_stream
 from strobe.hosts.spark.plans.changes import Weight, uncompared
 from strobe.hosts.spark.plans.description import describe_stage
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, said

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from strobe.hosts.spark.channel.gate import GateAddress, GateClient
 from strobe.hosts.spark.channel.log import DataFile
 from strobe.hosts.spark.channel.old_files import Known, arranged, known_columns, places_of
-from strobe.hosts.spark.channel.python_source import open_stream
+from strobe.hosts.spark.jvm.python_source import open_stream
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
 

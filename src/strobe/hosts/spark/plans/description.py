@@ -18,8 +18,8 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from strobe.hosts.spark.channel.python_source import without_numbers
 from strobe.hosts.spark.home.moved import file_sources
+from strobe.hosts.spark.jvm.python_source import without_numbers
 from strobe.hosts.spark.plans.meaning import Facts, FormerNames, describe_operators
 from strobe.hosts.spark.plans.tree import parse_plan
 from strobe.model.cut import Json

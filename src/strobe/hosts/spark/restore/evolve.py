@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strobe.hosts.spark.channel.python_source import without_numbers
+from strobe.hosts.spark.jvm.python_source import without_numbers
 from strobe.hosts.spark.plans.changes import Difference, Weight, compare_meanings, meaning_of
 from strobe.hosts.spark.plans.description import CHANNEL, entries_of
 from strobe.model.cut import Json

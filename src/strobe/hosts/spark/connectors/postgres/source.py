@@ -33,9 +33,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from strobe.hosts.shared.clock import SYSTEM
-from strobe.hosts.spark.channel.python_source import open_stream
 from strobe.hosts.spark.connectors.postgres.connect import Column, Dsn, Table, is_passing, quoted, table_of
 from strobe.hosts.spark.connectors.postgres.rows import read_range, spark_type
+from strobe.hosts.spark.jvm.python_source import open_stream
 from strobe.model.backoff import backoff
 from strobe.model.errors import Failed, Misuse
 
