@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,22 +13,13 @@ from strobe.model.kind import Kind
 from strobe.store.locate import locate
 from strobe.store.signing import SIGNED_BY
 from tests.live.systems import bank, run, system
-
-
-def key(where: Path, name: str) -> tuple[str, str]:
-    """A private and a public one, made as the documentation says."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl here")
-    private, public = where / f"{name}.pem", where / f"{name}.pub"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
-    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
-    return str(private), str(public)
+from tests.support.keys import key_pair
 
 
 def test_checkpoints_and_savepoints_are_signed_and_a_start_takes_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (private, public), (_, other) = key(tmp_path, "ours"), key(tmp_path, "theirs")
+    (private, public), (_, other) = key_pair(tmp_path, "ours"), key_pair(tmp_path, "theirs")
     topology = replace(bank(), sign_with=private)
     there = tmp_path / "there"
 

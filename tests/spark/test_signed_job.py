@@ -3,8 +3,6 @@ who trusts another one, before anything is claimed."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,24 +16,16 @@ from strobe.store.signing import SIGNED_BY
 from tests.spark.jobs import finish
 from tests.spark.ledger_data import write_transfers
 from tests.spark.restoring import ledger, postings_of, start
+from tests.support.keys import key_pair
 
 pytestmark = pytest.mark.spark
 ROWS = 30
 
 
-def key(where: Path, name: str) -> tuple[str, str]:
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl here")
-    private, public = where / f"{name}.pem", where / f"{name}.pub"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
-    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
-    return str(private), str(public)
-
-
 def test_a_savepoint_of_a_job_that_signs_is_restored_by_who_trusts_its_key_and_by_nobody_else(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (private, public), (_, other) = key(tmp_path, "ours"), key(tmp_path, "theirs")
+    (private, public), (_, other) = key_pair(tmp_path, "ours"), key_pair(tmp_path, "theirs")
     data = write_transfers(tmp_path / "in", files=1, rows=ROWS)
 
     def signing(*, bounded: bool) -> strobe.Pipeline:

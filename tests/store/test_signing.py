@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,26 +24,15 @@ from strobe.store.s3 import S3Store
 from strobe.store.signing import SIGNED_BY, public_key, signer
 from strobe.store.snapshots import SnapshotStore
 from tests.store.snapshot_samples import JOB, take
+from tests.support.keys import key_pair
 
 LAYOUT = JobLayout(JOB)
+Keys = Callable[[str], tuple[str, str]]
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Callable[[str], tuple[str, str]]:
-    """A private and a public key, made as the documentation says."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl here")
-
-    def make(name: str) -> tuple[str, str]:
-        private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
-        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
-        subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
-        return str(private), str(public)
-
-    return make
-
-
-Keys = Callable[[str], tuple[str, str]]
+def keys(tmp_path: Path) -> Keys:
+    return partial(key_pair, tmp_path)
 
 
 def signed(objects: ObjectStore, private: str) -> SnapshotStore:
