@@ -7,12 +7,14 @@ at STROBE_TEST_KAFKA. Where it is missing the test is skipped and says so; with 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -118,15 +120,26 @@ def _address(name: str) -> str:
     return str(found)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _thread_left_as_found() -> Iterator[None]:
+    """An event loop or a directory that one file leaves behind would fail others, by chance: name the one that does."""
+    before = Path.cwd()
+    yield
+    assert asyncio._get_running_loop() is None, "this file leaves an event loop running"
+    assert Path.cwd() == before, "this file leaves its directory"
+
+
 @pytest.fixture(scope="session")
 def kafka() -> str:
     """Bootstrap servers of the broker that all tests share: use topics with names of your own."""
     return _address("kafka")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real one, for the whole run: the Chromium that is on the machine."""
+    """A real one: the Chromium that is on the machine. For one file only: while it is open, Playwright's event loop
+    counts as running in this thread, and whatever calls `asyncio.run` fails.
+    """
     from tests.web.browser import chromium, start_browser
 
     path = chromium()
