@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +56,25 @@ class Process:
 
 def spent() -> Spent:
     return Spent(time.perf_counter(), sum(p.processor for p in processes(memory=False)))
+
+
+class Metered(threading.Thread):
+    """Processor time from here on, sampled: a JVM that has ended is counted as it was when it was last seen."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._before = self._most = spent().processor
+        self._over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.wait(0.2):
+            self._most = max(self._most, spent().processor)
+
+    def seconds(self) -> float:
+        self._over.set()
+        self.join()
+        return max(self._most, spent().processor) - self._before
 
 
 def processes(*, memory: bool = True) -> list[Process]:

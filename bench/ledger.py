@@ -6,9 +6,10 @@
                                                 with an invariant asked of each checkpoint (target: at least 0.95)
 
 Both sides run alternately, each in a fresh process, on the same files: two files a batch, RocksDB state, local[2], two
-shuffle partitions. Ratios are of transfers per second: above 1 Strobe is faster. Every run's balances are checked
-against DuckDB's. A side is a process of its own, so that none profits from a JVM that another has
-warmed up. `plain` has Spark's default checkpoint files, `plain-tuned` the same file manager as Strobe.
+shuffle partitions. Ratios are of transfers per second, and of processor time for all of them with the start of Spark,
+which says more on a machine that others use, too: above 1 the first side is better. Every run's balances are checked
+against DuckDB's. A side is a process of its own, so that none profits from a JVM that another has warmed up. `plain`
+has Spark's default checkpoint files, `plain-tuned` the same file manager as Strobe.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench._chain import Metered
 
 ACCOUNTS = 100_000
 DDL = "id BIGINT, src INT, dst INT, amount BIGINT, ts TIMESTAMP"
@@ -124,17 +129,18 @@ def run_strobe(data: Path, work: Path, interval: float | None, *, asked: bool = 
     )
     if asked:
         pipeline.invariant("no money is made", sql=NO_MONEY_IS_MADE)
-    began = time.time()
+    began, metered = time.time(), Metered()
     job = start_job(pipeline, home=str(work / "home"), master="local[2]")
     started = time.time()
     job.wait()
     assert job.state is strobe.JobState.FINISHED, job.error
-    status = job.status()
+    status, processor = job.status(), metered.seconds()
     root = job.home.path(job.home.layout.stage_checkpoint(pipeline.order()[-1], job.home.memory.timeline))
     check(data, work / "balances", delta=True)
     complete = [c for c in status.checkpoints if c.status == "complete"]
     return {
         **_times(began, started, root, job.home.path(job.home.layout.stage_checkpoint(pipeline.order()[0], 1))),  # type: ignore[arg-type]
+        "processor": processor,
         "checkpoints": len(complete),
         "sync_ms": max((c.sync_ms for c in complete), default=0.0),
         "batches": status.stages[1].batch + 1,
@@ -171,7 +177,7 @@ def run_plain(data: Path, work: Path, tuned: bool) -> dict[str, Any]:
     builder = SparkSession.builder.master("local[2]").appName("plain")
     for key, value in settings.items():
         builder = builder.config(key, value)
-    began = time.time()
+    began, metered = time.time(), Metered()
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     channel = work / "channel"
@@ -192,9 +198,11 @@ def run_plain(data: Path, work: Path, tuned: bool) -> dict[str, Any]:
     first.awaitTermination()
     second.processAllAvailable()
     second.stop()
+    processor = metered.seconds()
     spark.stop()
     check(data, work / "balances", delta=False)
-    return {**_times(began, started, work / "c2", work / "c1"), "batches": len(_commits(work / "c2"))}
+    times = _times(began, started, work / "c2", work / "c1")
+    return {**times, "processor": processor, "batches": len(_commits(work / "c2"))}
 
 
 def _commits(checkpoint: Path) -> list[Path]:
@@ -259,17 +267,20 @@ def main() -> None:
     write_data(data, args.files, args.rows)
     total = args.files * args.rows
     rates: dict[str, list[float]] = {side: [] for side in sides}
+    costs: dict[str, list[float]] = {side: [] for side in sides}
     for round_ in range(args.rounds):
         for side in sides if round_ % 2 == 0 else reversed(sides):
             result = run_side(side, data, args.dir / "work")
             rates[side].append(total / result["seconds"])
+            costs[side].append(result["processor"])
             more = ", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items())
             print(f"round {round_ + 1}  {side:<22} {rates[side][-1]:>10,.0f} transfers/s   ({more})", flush=True)
     print()
-    base = statistics.median(rates[sides[0]])
+    base, cost = statistics.median(rates[sides[0]]), statistics.median(costs[sides[0]])
     for side in sides[1:]:
-        other = statistics.median(rates[side])
+        other, spent = statistics.median(rates[side]), statistics.median(costs[side])
         print(f"{sides[0]} / {side}: {base / other:.2f}   (medians {base:,.0f} and {other:,.0f} transfers/s)")
+        print(f"  processor time, likewise: {spent / cost:.2f}   (medians {cost:.1f} and {spent:.1f} s)")
 
 
 if __name__ == "__main__":

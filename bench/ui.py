@@ -1,14 +1,15 @@
 """What the page costs: a job with a page open against one without; `strobe ui` itself; a browser with 60 stages.
 
-    python bench/ui.py                       all figures, at most eight minutes
-    python bench/ui.py --files 5 --rounds 1  the same, small: two or three minutes
-    python bench/ui.py --quick               without Spark: the server and the browser only
+    python bench/ui.py                           all figures, seven minutes
+    python bench/ui.py --seconds 5 --rounds 2    the same, small: two minutes
+    python bench/ui.py --quick                   without Spark: the server and the browser only
 
-*Job*: ten stages run through bounded files in one Spark session, alone and with a page open and metrics scraped every
-second, alternately; a pair before that warms up. Page and scraper are a process of their own, as they would be on
-another machine. The figure is the median of the pairs' ratios. *Server*: resident memory with 10,000 checkpoints in the
-history, and the share of a core while nobody looks. *Browser*: from the address to the paint of 60 stages, and how long
-the page takes to take in an update. A missing browser is said, and left out.
+*Job*: ten stages with more to read than they can; a page with metrics scraped every second is opened and closed while
+they run, and the rows are counted that all stages take in. The first pair warms up. Page and scraper are a process of
+their own, as they would be on another machine. The figure is the median of the pairs' ratios.
+*Server*: resident memory with 10,000 checkpoints in the history, and the share of a core while nobody looks.
+*Browser*: from the address to the paint of 60 stages, and how long the page takes to take in an update. A missing
+browser is said, and left out.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.web.homes import a_manifest, a_status, put_history, put_manifest, running, wide
 
+if TYPE_CHECKING:
+    from strobe.hosts.spark.job.job import Job
+
+SETTLING = 3.0  # seconds, after the page was opened or closed
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -149,8 +155,8 @@ def browser(rounds: int) -> list[Figure]:
 # ── a job ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def job(spark: object, work: Path, data: Path) -> float:
-    """Seconds for ten stages to run through the files."""
+def start(spark: object, work: Path, data: Path) -> Job:
+    """Ten stages, with more files to read than they will come to."""
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import functions as F
 
@@ -160,7 +166,7 @@ def job(spark: object, work: Path, data: Path) -> float:
     assert isinstance(spark, SparkSession)
     pipeline = strobe.Pipeline("ten", checkpoint=strobe.CheckpointConfig(interval=2.0))
 
-    @pipeline.stage(uid="s0", trigger={"availableNow": True})
+    @pipeline.stage(uid="s0")
     def first(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).parquet(str(data))
 
@@ -175,24 +181,28 @@ def job(spark: object, work: Path, data: Path) -> float:
     def sums(s8: DataFrame) -> DataFrame:
         return s8.groupBy((F.col("id") % 1000).alias("k")).agg(F.sum("id").alias("total"))
 
-    began = time.perf_counter()
-    started = start_job(pipeline, home=str(work / "home"), base=work, spark=spark)
-    started.wait()
-    if started.state is not strobe.JobState.FINISHED:
-        raise SystemExit(started.error)
-    return time.perf_counter() - began
+    return start_job(pipeline, home=str(work / "home"), base=work, spark=spark)
 
 
-def watched(spark: object, work: Path, data: Path) -> float:
-    """The same with a page that looks, and a scrape every second."""
-    (work / "home" / "jobs").mkdir(parents=True)
-    with page(work / "home") as (_, said):
-        client = subprocess.Popen([sys.executable, __file__, "--look", json.dumps(said)])
-        try:
-            return job(spark, work, data)
-        finally:
-            client.terminate()
-            client.wait()
+def rate(job: Job, seconds: float) -> float:
+    """Rows a second that all stages took in, once what came before is done with."""
+    time.sleep(SETTLING)
+    began, before = time.monotonic(), sum(stage.rows_in_total for stage in job.status().stages)
+    time.sleep(seconds)
+    if job.state.over:
+        raise SystemExit(job.error or "the job ended before it was measured")
+    return (sum(stage.rows_in_total for stage in job.status().stages) - before) / (time.monotonic() - began)
+
+
+@contextmanager
+def looked_at(said: dict[str, str]) -> Iterator[None]:
+    """The page is open somewhere, and Prometheus scrapes."""
+    client = subprocess.Popen([sys.executable, __file__, "--look", json.dumps(said)])
+    try:
+        yield
+    finally:
+        client.terminate()
+        client.wait()
 
 
 def look(said: dict[str, str]) -> None:
@@ -213,46 +223,45 @@ def look(said: dict[str, str]) -> None:
             pass
 
 
-def ratio(rounds: int, files: int, limit: float) -> list[Figure]:
-    """Pairs, until there are enough or the time is over."""
+def ratio(rounds: int, seconds: float) -> list[Figure]:
+    """One job; the page is opened and closed while it runs."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, spark_session, stop_session
 
     ratios: list[float] = []
-    began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        data = Path(directory) / "data"
+        work, data = Path(directory), Path(directory) / "data"
         data.mkdir()
-        for n in range(files):
-            pq.write_table(pa.table({"id": list(range(n * 50_000, (n + 1) * 50_000))}), data / f"{n:04}.parquet")
-        spark = spark_session("bench", DEFAULT_MASTER, log=Path(directory) / "spark.log")
+        (work / "home" / "jobs").mkdir(parents=True)
+        pq.write_table(pa.table({"id": list(range(50_000))}), data / "00000.parquet")
+        for n in range(1, int((rounds + 2) * 2 * (seconds + SETTLING)) * 5):  # five a second are more than it can do
+            (data / f"{n:05}.parquet").hardlink_to(data / "00000.parquet")
+        spark = spark_session("bench", DEFAULT_MASTER, log=work / "spark.log")
+        job = start(spark, work, data)
         try:
-            for n in range(rounds + 1):
-                pair = time.monotonic()
-                took = {}
-                for side in (job, watched) if n % 2 else (watched, job):
-                    work = Path(directory) / f"{side.__name__}-{n}"
-                    work.mkdir()
-                    took[side.__name__] = side(spark, work, data)
-                print(f"job: alone {took['job']:.1f} s, with a page {took['watched']:.1f} s", flush=True)
-                if n:
-                    ratios.append(took["job"] / took["watched"])
-                if time.monotonic() - began + (time.monotonic() - pair) > limit:
-                    break
+            with page(work / "home") as (_, said):
+                for n in range(rounds + 1):
+                    found = {}
+                    for looking in (True, False) if n % 2 else (False, True):
+                        with looked_at(said) if looking else nullcontext():
+                            found[looking] = rate(job, seconds)
+                    print(f"job: {found[False]:,.0f} rows/s alone, {found[True]:,.0f} with a page", flush=True)
+                    if n:  # the first warms up
+                        ratios.append(found[True] / found[False])
         finally:
+            job.cancel()
             stop_session(spark)
-    found = statistics.median(ratios) if ratios else None
-    return [Figure(f"job: speed with a page open and scraped, {len(ratios)} pairs", found, 0.98, "", least=True)]
+    what = f"job: speed with a page open and scraped, {len(ratios)} pairs"
+    return [Figure(what, statistics.median(ratios), 0.98, "", least=True)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="without Spark")
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of runs, at most")
-    parser.add_argument("--files", type=int, default=40, help="batches of the job")
-    parser.add_argument("--limit", type=float, default=380, help="seconds for the runs of the job")
+    parser.add_argument("--rounds", type=int, default=9, help="how often the page is opened and closed")
+    parser.add_argument("--seconds", type=float, default=15, help="how long each time")
     parser.add_argument("--look", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.look:
@@ -260,7 +269,7 @@ def main() -> None:
         return
     figures = server(5.0 if options.quick else 20.0) + browser(1 if options.quick else 3)
     if not options.quick:
-        figures += ratio(options.rounds, options.files, options.limit)
+        figures += ratio(options.rounds, options.seconds)
     print(f"  {'figure':<58} {'found':>12}  {'target':>9} {'ratio':>7}")
     for figure in figures:
         print(figure.line())
