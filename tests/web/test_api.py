@@ -409,6 +409,14 @@ def test_a_query_that_cannot_be_answered_is_refused_in_words(page: Served, query
     assert said["error"]
 
 
+def test_a_file_where_one_stands_is_not_taken_for_a_module(
+    page: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "click.py").write_text("raise SystemExit('imported from where one stands')")
+    monkeypatch.chdir(tmp_path)
+    assert page.post("/jobs/ledger/snapshots/3/sql", {"query": "select 1 as one"})["rows"] == [["1"]]
+
+
 def test_the_metrics_of_all_jobs_are_one_scrape(home: Path) -> None:
     end = threading.Event()
     try:

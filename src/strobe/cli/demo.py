@@ -164,7 +164,7 @@ def _run(root: Path, say: Callable[..., None], **env: str) -> _Outcome:
     """`strobe run`, with its words shown as they come."""
     completed, last = 0, ""
     with subprocess.Popen(
-        [sys.executable, "-m", "strobe.cli.main", "run", "pipeline.py", "--home", ".strobe"],
+        [sys.executable, "-P", "-m", "strobe.cli.main", "run", "pipeline.py", "--home", ".strobe"],
         cwd=root,
         env={**os.environ, **env},
         stdout=subprocess.PIPE,

@@ -49,7 +49,7 @@ def run_detached(job: str, home: Path, command: tuple[str, ...] = ("run",)) -> D
         log.parent.mkdir(exist_ok=True)
         with open(log, "ab", opener=open_private) as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "strobe.cli.main", *command, *arguments, "--starter-pipe", str(tell)],
+                [sys.executable, "-P", "-m", "strobe.cli.main", *command, *arguments, "--starter-pipe", str(tell)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -102,7 +102,7 @@ def supervise(
     """Run this very command as a driver, and again when it dies. Returns the last driver's code. `tell` is given the
     type and the words of what went wrong. `capture`: only the last driver's standard output is wanted."""
     arguments: list[str] = click.get_current_context().meta[ARGUMENTS]
-    command = [sys.executable, "-m", "strobe.cli.main", "run", *arguments]
+    command = [sys.executable, "-P", "-m", "strobe.cli.main", "run", *arguments]
     with tempfile.TemporaryFile() if capture else contextlib.nullcontext() as output:
         code = Supervisor(job, home, command, told, backoff, tell, output).run()
         if output is not None:

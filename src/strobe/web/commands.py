@@ -144,7 +144,7 @@ class Commands:
     def _run(self, command: str, options: Sequence[str], arguments: Sequence[str]) -> tuple[Any, int]:
         """What it answered, and its exit code; its error, if it ends with one."""
         ours = ["--json", "--home", str(self._home / "none" if self._in_bucket else self._home)]
-        line = [sys.executable, "-m", "strobe.cli.main", command, *ours, *options]
+        line = [sys.executable, "-P", "-m", "strobe.cli.main", command, *ours, *options]
         # What a person typed is an argument, whatever it begins with.
         line += ["--", *arguments] if command == "sql" else arguments
         try:

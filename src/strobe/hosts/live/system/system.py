@@ -317,6 +317,7 @@ class System:
         with contextlib.ExitStack() as stack:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # what lies in the directory one stands in is not to be taken for a module of ours
                 "-m",
                 "strobe.hosts.live.node.main",
                 stdin=asyncio.subprocess.PIPE,

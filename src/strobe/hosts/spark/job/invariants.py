@@ -240,7 +240,7 @@ class InvariantChecks:
 
     def _started(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "strobe.look.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-P", "-m", "strobe.look.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         _pipe(process.stdin).write(msgspec.json.encode(self._setup) + b"\n")
         return process

@@ -30,7 +30,7 @@ class ReaderServer:
     def __init__(self, python: str, directory: Path) -> None:
         try:
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                [python, "-m", reader_server.__name__, str(directory / SOCKET), *_MODULES, "--", *_OTHERS],
+                [python, "-P", "-m", reader_server.__name__, str(directory / SOCKET), *_MODULES, "--", *_OTHERS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

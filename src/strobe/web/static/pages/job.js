@@ -65,7 +65,7 @@ function box(s, barrier) {
   const f = s.figures;
   const lines = f.batch_ms === undefined ? [s.state || "not running", f.snapshot_bytes ? `${bytes(f.snapshot_bytes)} in the snapshot` : ""] : [
     `${rate(f.rows_per_second)} rows/s${f.lag_rows ? ` · ${short(f.lag_rows)} waiting` : ""}`,
-    `batch ${f.batch} · ${ms(f.batch_ms)}`,
+    f.batch < 0 ? "no batch yet" : `batch ${f.batch} · ${ms(f.batch_ms)}`,
     [f.state_rows ? `state ${short(f.state_rows)} rows` : "", f.state_store && f.state_store.bytes ? bytes(f.state_store.bytes) : "", f.restarts ? plural(f.restarts, "restart") : ""].filter(Boolean).join(" · ") || "no state",
   ];
   return { mood: s.mood, lines: lines.filter(Boolean), error: !!s.error, phase: barrier && barrier.phase, phaseWords: barrier ? PHASE_WORDS[barrier.phase] : "" };

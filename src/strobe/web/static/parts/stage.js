@@ -7,7 +7,7 @@ import { bytes, count, ms, rate, short, words } from "../words.js";
 
 const SHOWN = { rows_per_second: rate, batch_ms: ms, state_bytes: bytes, snapshot_bytes: bytes };
 const plain = (value) => value === null || typeof value !== "object" || Array.isArray(value);
-const figure = (name, value) => (value === null ? "–" : name === "busy" ? `${Math.round(value * 100)} %` : name.endsWith("_per_second") ? rate(value) : SHOWN[name] ? SHOWN[name](value) : name.endsWith("_bytes") ? bytes(value) : name.endsWith("_ms") ? ms(value)
+const figure = (name, value) => (value === null || (name === "batch" && value < 0) ? "–" : name === "busy" ? `${Math.round(value * 100)} %` : name.endsWith("_per_second") ? rate(value) : SHOWN[name] ? SHOWN[name](value) : name.endsWith("_bytes") ? bytes(value) : name.endsWith("_ms") ? ms(value)
   : typeof value === "number" ? (Number.isInteger(value) ? count(value) : value.toFixed(2)) : typeof value === "object" ? JSON.stringify(value) : String(value));
 
 export function Stage({ stage, samples, channels, barrier, close }) {
