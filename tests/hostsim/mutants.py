@@ -27,7 +27,7 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.snapshot import checkpoints, manifests
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, _Written
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
-from strobe.hosts.spark.snapshot.messages import StartSnapshot, ToAgent
+from strobe.hosts.spark.snapshot.messages import StartSnapshot, ToAgent, TrimChannel
 from strobe.hosts.spark.snapshot.uploads import PartUploads
 from strobe.hosts.spark.stage import recorder
 from strobe.hosts.spark.stage.inputs import StageInputs
@@ -43,9 +43,9 @@ from strobe.store.layout import JobLayout
 from strobe.store.manifest import BlobRef
 from strobe.store.references import References
 from strobe.store.session import Session, Upload
-from tests.hostsim.world import Break, Fault
+from tests.hostsim.world import Break, Fault, Plan
 
-__all__ = ["MUTANTS", "UNALIGNED", "Mutant", "late_triggers"]
+__all__ = ["MUTANTS", "PLANNED", "UNALIGNED", "Mutant", "late_triggers"]
 
 Mutant: TypeAlias = Callable[[], list[Any]]
 
@@ -254,6 +254,14 @@ def _torn_logs_are_not_cut_off() -> list[Any]:
     return [_replace(ChannelLog, "__init__", init)]
 
 
+def _trimmed_under_a_snapshot_that_is_under_way() -> list[Any]:
+    def trim(self: CoordinatorHost) -> None:
+        for producer, upto in self._writer.spare(self._consumed).items():
+            self._tell(producer, TrimChannel(upto))
+
+    return [_replace(CoordinatorHost, "_trim", trim)]
+
+
 # ── every stage is told to start ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -360,6 +368,17 @@ MUTANTS: dict[str, tuple[Mutant, tuple[Fault, ...]]] = {
     "a channel is trimmed too far": (_trimmed_too_far, ()),
     "a log that is torn behind the cut is not cut off": (
         _torn_logs_are_not_cut_off, (Fault(450, Break.POWER, at="[snapshot.barrier-placed@a]"),),
+    ),
+}  # fmt: skip
+
+# Each with the plan that leads to where the rule stands.
+PLANNED: dict[str, tuple[Mutant, Plan]] = {
+    "rows go that an older snapshot still needs when a newer one is complete before it": (
+        _trimmed_under_a_snapshot_that_is_under_way,
+        Plan(
+            0, mode="unaligned", retained=2, concurrent=2, interval=0.05,
+            faults=_at(Break.STALL, "manifest-1: [store.manifest.before]", size=400),
+        ),
     ),
 }  # fmt: skip
 

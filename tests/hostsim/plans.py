@@ -13,7 +13,7 @@ __all__ = ["plan_of", "shrink"]
 
 _KINDS = (
     (Break.KILL, 6), (Break.POWER, 4), (Break.SUSPEND, 4), (Break.RIVAL, 2), (Break.ROOM, 2), (Break.DISK, 1),
-    (Break.SINK, 2), (Break.STOP, 1), (Break.BUCKET, 2), (Break.LATE, 2),
+    (Break.SINK, 2), (Break.STOP, 1), (Break.BUCKET, 2), (Break.LATE, 2), (Break.STALL, 3),
     (Break.SAVEPOINT, 3), (Break.STOP_SAVING, 2), (Break.DRAIN, 2),
 )  # fmt: skip
 _PLACES = (
@@ -55,7 +55,9 @@ def plan_of(seed: int, number: int) -> Plan:
 
 
 def _size(dice: random.Random, kind: Break) -> int:
-    return dice.choice((1, 30, 100, 300, 1000)) if kind is Break.SUSPEND else dice.choice((1, 1, 2, 5))
+    if kind in (Break.SUSPEND, Break.STALL):
+        return dice.choice((1, 30, 100, 300, 1000))
+    return dice.choice((1, 1, 2, 5))
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:

@@ -17,10 +17,10 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
-__all__ = ["EPOCH", "Killed", "Process", "Scheduler", "Stuck", "Task"]
+__all__ = ["EPOCH", "TICK", "Killed", "Process", "Scheduler", "Stuck", "Task"]
 
 EPOCH = 1_900_000_000.0
-_TICK = 0.0005  # seconds that a step takes
+TICK = 0.0005  # seconds that a step takes
 
 
 class Killed(BaseException):
@@ -121,7 +121,7 @@ class Scheduler:
         if task.process.dead:
             raise Killed
         self.steps += 1
-        self.now += _TICK
+        self.now += TICK
         if self.trace is not None:
             self.trace.append(f"{self.steps:6d} {self.now - EPOCH:9.4f} {task.process.name}/{task.name}: {what}")
         self.at_step(self.steps, f"{task.name}: {what}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostsim.mutants import MUTANTS, UNALIGNED, late_triggers
+from tests.hostsim.mutants import MUTANTS, PLANNED, UNALIGNED, late_triggers
 from tests.hostsim.order_mutants import ORDER_MUTANTS
 from tests.hostsim.plans import plan_of, shrink
 from tests.hostsim.world import SHAPES, Break, Fault, Plan, run
@@ -36,7 +36,8 @@ def test_a_job_without_faults_comes_to_its_end_with_one_driver(shape: str) -> No
     assert (outcome.drivers, outcome.snapshots > 1) == (1, True)
 
 
-ALL_MUTANTS = {name: (mutant, Plan(0, faults=faults)) for name, (mutant, faults) in MUTANTS.items()} | ORDER_MUTANTS
+ALL_MUTANTS = {name: (mutant, Plan(0, faults=faults)) for name, (mutant, faults) in MUTANTS.items()}
+ALL_MUTANTS |= PLANNED | ORDER_MUTANTS
 
 
 def test_a_manifest_that_lands_in_an_epoch_that_was_left_is_none() -> None:

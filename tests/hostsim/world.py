@@ -31,7 +31,7 @@ from tests.hostsim.disk import Disk
 from tests.hostsim.install import installed
 from tests.hostsim.laws import Laws
 from tests.hostsim.orders import Order, Orders, is_savepoint
-from tests.hostsim.scheduler import Process, Scheduler, Stuck
+from tests.hostsim.scheduler import TICK, Process, Scheduler, Stuck
 from tests.hostsim.sink import Outside, PlayedSink
 from tests.hostsim.threads import Clock
 
@@ -65,12 +65,13 @@ class Break(Enum):
     DRAIN = "the job is drained, and stopped with a savepoint"
     BUCKET = "requests to the bucket fail"
     LATE = "a put to the bucket is given up, and carried out later"
+    STALL = "one thread waits for its disk, and all others go on"
 
 
 @dataclass(frozen=True)
 class Fault:
     """What breaks at which step, or at the first step from there on whose name has `at` in it. `size`: for how many
-    requests, or steps."""
+    requests, or steps (of a stall: as much time as so many take)."""
 
     step: int
     what: Break
@@ -347,6 +348,8 @@ class _World:
                 self.bucket.lateness = 10 * fault.size
             case Break.SINK:
                 self.outside.refusals = fault.size
+            case Break.STALL:
+                self.scheduler.sleep(fault.size * TICK)
 
     def _order(self, driver: _Driver, fault: Fault) -> None:
         drains, stops = fault.what is Break.DRAIN, fault.what is not Break.SAVEPOINT

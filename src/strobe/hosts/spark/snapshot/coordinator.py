@@ -73,6 +73,7 @@ _STOPPING = "the job is stopping"
 class _Gathering:
     progress: Progress
     began: float
+    consumed: Mapping[NodeId, Mapping[NodeId, int]]  # how far stages had read when it began; its cut is not before
     parts: dict[NodeId, StagePart] = field(default_factory=dict)
     last: NodeId | None = None  # whose part came last
 
@@ -353,7 +354,7 @@ class CoordinatorHost:
     def _start_snapshot(self, trigger: Trigger) -> None:
         snapshot = trigger.snapshot
         progress = Progress(snapshot, trigger.kind, "in progress", utc_now(self._clock))
-        self._gathering[snapshot] = _Gathering(progress, self._clock.monotonic())
+        self._gathering[snapshot] = _Gathering(progress, self._clock.monotonic(), dict(self._consumed))
         self._report(progress, self._gathering[snapshot])
         try:
             self._decisions.begin(snapshot)
@@ -378,7 +379,13 @@ class CoordinatorHost:
             _log.warning("checkpoints could not be disposed of: %s", error)
 
     def _trim(self) -> None:
-        for producer, upto in self._writer.spare(self._consumed).items():
+        """No further than what is under way may need: a newer snapshot can be complete before an older one."""
+        begun = [gathering.consumed for gathering in self._gathering.values()]
+        consumed = {
+            stage: {p: min((at, *(then.get(stage, {}).get(p, 0) for then in begun))) for p, at in read.items()}
+            for stage, read in self._consumed.items()
+        }
+        for producer, upto in self._writer.spare(consumed).items():
             self._tell(producer, TrimChannel(upto))
 
     def _begin_writing(self, snapshot: SnapshotId, gathering: _Gathering) -> None:
