@@ -58,6 +58,8 @@ class Bucket:
         return calls, SimpleNamespace(BaseError=_Failure, AlreadyExistsError=_AlreadyExists)
 
     def at_step(self, step: int) -> None:
+        if not self._late:
+            return
         for late in [put for put in self._late if put[0] <= step]:
             self._late.remove(late)
             late[1]()

@@ -33,6 +33,7 @@ class Disk:
     def __init__(self, scheduler: Scheduler, root: Path) -> None:
         self._scheduler = scheduler
         self.root = root
+        self._root = str(root)
         self._content: dict[int, bytes] = {}
         self._names: dict[int, dict[str, tuple[int, bool]]] = {}  # of a directory: (inode, whether it is one itself)
         self.refusals = 0  # how many of the next system calls that need room fail
@@ -47,7 +48,7 @@ class Disk:
     def durable(self, path: str | Path) -> bytes | None:
         """What a file would hold if power failed now and nothing that was not synced survived; None if it is lost."""
         at = os.stat(self.root).st_ino
-        *above, name = Path(path).relative_to(self.root).parts
+        *above, name = str(path).removeprefix(f"{self._root}/").split("/")
         for part in above:
             found = self._names.get(at, {}).get(part)
             if found is None or not found[1]:
@@ -126,7 +127,7 @@ class Disk:
         if self._scheduler.current is None:
             return
         name = os.fspath(path) if not isinstance(path, int) else _path_of(path)
-        self._scheduler.point(f"{what} {str(name).removeprefix(str(self.root))}")
+        self._scheduler.point(f"{what} {str(name).removeprefix(self._root)}")
         if room and self.refusals > 0 and self._scheduler.current.process.name != "world":
             self.refusals -= 1
             self.refused += 1
@@ -253,7 +254,8 @@ def _entries(handle: int) -> dict[str, tuple[int, bool]]:
 
 
 def _whole(handle: int) -> bytes:
-    return Path(f"/proc/self/fd/{handle}").read_bytes()
+    with _OPEN_FILE(f"/proc/self/fd/{handle}", "rb", buffering=0) as file:
+        return bytes(file.read())
 
 
 def _path_of(handle: int) -> str:

@@ -65,6 +65,7 @@ class Scheduler:
         self.at_step: Callable[[int, str], None] = lambda step, what: None
         self._main = getcurrent()
         self.failure: BaseException | None = None
+        self._ended = False  # some task is over, or its process dead
 
     # ── called by tasks ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,7 +78,7 @@ class Scheduler:
             except BaseException as error:
                 self.failure = self.failure or error
             finally:
-                task.over = True
+                task.over = self._ended = True
 
         task = Task(name, process, greenlet(run, parent=self._main))
         self.tasks.append(task)
@@ -142,11 +143,12 @@ class Scheduler:
 
     def kill(self, process: Process) -> None:
         """From whichever task, its own included. Its tasks are unwound when they would run next."""
-        process.dead = True
+        process.dead = self._ended = True
         process.suspended = False
 
     def bury(self) -> None:
         """Unwind the tasks of processes that are dead; not to be called by a task."""
+        self._ended = False
         for task in [t for t in self.tasks if t.process.dead and not t.over]:
             if task.glet:
                 self._resume(task)
@@ -159,7 +161,8 @@ class Scheduler:
         self.bury()
 
     def _next(self) -> Task:
-        self.bury()
+        if self._ended:
+            self.bury()
         ready = [t for t in self.tasks if self._is_ready(t)]
         if not ready:
             times = [t.deadline for t in self.tasks if t.deadline is not None and not t.process.suspended]

@@ -312,13 +312,17 @@ class _World:
 
     def _at_step(self, step: int, what: str) -> None:
         self.bucket.at_step(step)
-        for at, process in [r for r in self.resumed if r[0] <= step]:
-            self.resumed.remove((at, process))
-            process.suspended = False
-        due = next((f for f in self.faults if f.step <= step and f.at in what), None)
-        if due is not None:
-            self.faults.remove(due)
-            self._break(due)
+        if self.resumed:
+            for at, process in [r for r in self.resumed if r[0] <= step]:
+                self.resumed.remove((at, process))
+                process.suspended = False
+        for fault in self.faults:
+            if fault.step > step:
+                break
+            if fault.at in what:
+                self.faults.remove(fault)
+                self._break(fault)
+                break
 
     def _break(self, fault: Fault) -> None:
         running = [d for d in self.drivers if not d.over and not d.process.dead and not d.process.suspended]

@@ -152,10 +152,8 @@ class Tree:
     def _directory(self, names: list[str]) -> Iterator[int]:
         opened = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            path = self.root
-            for name in names:
-                path = path / name
-                below = _open_directory(name, path, opened)
+            for depth in range(len(names)):
+                below = _open_directory(self.root, names[: depth + 1], opened)
                 os.close(opened)
                 opened = below
             yield opened
@@ -184,12 +182,14 @@ def copy_regular(source: Path, target: Path) -> None:
         shutil.copyfileobj(read, write)
 
 
-def _open_directory(name: str, path: Path, above: int) -> int:
+def _open_directory(root: Path, names: list[str], above: int) -> int:
+    """The last of these names, one below the other; the one before it is open as `above`."""
     try:
-        return os.open(name, _DIRECTORY, dir_fd=above)
+        return os.open(names[-1], _DIRECTORY, dir_fd=above)
     except OSError as error:
+        path = root.joinpath(*names)
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise _not_plain(path, "a directory", name, above) from None
+            raise _not_plain(path, "a directory", names[-1], above) from None
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 

@@ -27,6 +27,7 @@ reading is the same whether this process or another writes them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from bisect import bisect_right
@@ -217,10 +218,10 @@ class ChannelLog:
         """Take in new log entries; returns `head`."""
         with self._lock:
             before = self._head
-            if before < 0 or not (self._dir / entry_name(before)).exists():
+            if before < 0 or not os.path.exists(self._entry(before)):
                 # Nothing read yet, or the log was trimmed past where this index stood: start at its first entry.
                 self._restart()
-            while (raw := _read(self._dir / entry_name(self._next))) is not None:
+            while (raw := _read(self._entry(self._next))) is not None:
                 try:
                     self._absorb(self._next, raw)
                 except Damaged:
@@ -228,6 +229,10 @@ class ChannelLog:
                         raise
                     break
             return self._head
+
+    def _entry(self, version: int) -> str:
+        """As text: every question of an idle query comes by here."""
+        return f"{self._dir}/{entry_name(version)}"
 
     def watch(self, grew: Callable[[], None]) -> None:
         """Call `grew` after each commit that is announced here. It must not block: the producer waits for it."""
@@ -366,9 +371,10 @@ def _on(ranges: Iterable[tuple[int, int]], version: int) -> bool:
     return any(lo <= version <= hi for lo, hi in ranges)
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: str | Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except FileNotFoundError:
         return None
 
