@@ -41,6 +41,7 @@ class Disk:
         self.error = errno.ENOSPC
         self.on_named: Callable[[str], None] = lambda path: None  # a file has got this name
         self._random = 0
+        self._apart = False
         self._sync_directory(root)
 
     # ── what is durable ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -69,11 +70,15 @@ class Disk:
         self._sync(handle)
         _CLOSE(handle)
 
-    def fail_power(self) -> None:
-        """Of what was not synced, some is there and some is not. Nobody runs any more."""
+    def fail_power(self, *, takes: str = "") -> None:
+        """Of what was not synced, some is there and some is not. Nobody runs any more. `takes`: all of it is there, but
+        for the contents of files with this in their path."""
         files: dict[str, bytes] = {}
         directories: list[str] = []
-        self._survive(os.stat(self.root).st_ino, self.root, "", files, directories)
+        if takes:
+            self._lose(takes, files, directories)
+        else:
+            self._survive(os.stat(self.root).st_ino, self.root, "", files, directories)
         for entry in os.scandir(self.root):
             shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
         self._content.clear()
@@ -88,6 +93,15 @@ class Disk:
                     os.path.relpath(os.path.join(above, name), self.root)
                 ]
             self._sync_directory(Path(above))
+
+    def _lose(self, takes: str, files: dict[str, bytes], directories: list[str]) -> None:
+        for above, below, names in os.walk(self.root):
+            place = Path(above).relative_to(self.root)
+            directories += [str(place / name) for name in below]
+            for name in names:
+                path = Path(above, name)
+                synced = self._content.get(path.stat().st_ino, b"")
+                files[str(place / name)] = synced if takes in str(path) else path.read_bytes()
 
     def _survive(
         self, inode: int, path: Path | None, name: str, files: dict[str, bytes], directories: list[str]
@@ -121,10 +135,21 @@ class Disk:
         rng = self._scheduler.rng
         return rng.choice((current, current, synced or b"", current[: rng.randrange(len(current) + 1)]))
 
+    def remove(self, place: Path) -> None:
+        """Somebody empties a directory, for good: nothing comes in between."""
+        self._apart = True
+        try:
+            for path in place.iterdir():
+                shutil.rmtree(path)
+            for above, _, _ in os.walk(self.root):
+                self._sync_directory(Path(above))
+        finally:
+            self._apart = False
+
     # ── system calls ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _point(self, what: str, path: Any, *, room: bool = False) -> None:
-        if self._scheduler.current is None:
+        if self._scheduler.current is None or self._apart:
             return
         name = os.fspath(path) if not isinstance(path, int) else _path_of(path)
         self._scheduler.point(f"{what} {str(name).removeprefix(self._root)}")

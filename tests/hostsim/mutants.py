@@ -19,7 +19,7 @@ from strobe.hosts.spark.channel import writer as channel_writer
 from strobe.hosts.spark.channel.admission import Span, merge
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.channel.writer import ChannelWriter
-from strobe.hosts.spark.checkpoint import stage_files
+from strobe.hosts.spark.checkpoint import stage_files, torn
 from strobe.hosts.spark.commit.ledger import PartState, SinkLedger
 from strobe.hosts.spark.commit.work import SinkWork
 from strobe.hosts.spark.home import job_home
@@ -56,6 +56,10 @@ def _replace(target: Any, name: str, value: Any) -> Any:
 
 def _nothing(*args: Any, **named: Any) -> None:
     pass
+
+
+def _torn_state_is_not_looked_for() -> list[Any]:
+    return [_replace(torn, "check_changes", _nothing)]
 
 
 # ── durable, then complete, then visible ────────────────────────────────────────────────────────────────────────────
@@ -366,6 +370,7 @@ MUTANTS: dict[str, tuple[Mutant, tuple[Fault, ...]]] = {
     "a batch is written again": (_batches_are_written_again, _at(Break.KILL, "[batch.in-channel@a]")),
     "a stage is recorded in the middle of a batch": (_recorded_in_the_middle_of_a_batch, ()),
     "a channel is trimmed too far": (_trimmed_too_far, ()),
+    "state that is cut off is taken into a snapshot": (_torn_state_is_not_looked_for, (Fault(800, Break.STATE),)),
     "a log that is torn behind the cut is not cut off": (
         _torn_logs_are_not_cut_off, (Fault(450, Break.POWER, at="[snapshot.barrier-placed@a]"),),
     ),

@@ -12,8 +12,8 @@ from tests.hostsim.world import SHAPES, Break, Fault, Plan
 __all__ = ["plan_of", "shrink"]
 
 _KINDS = (
-    (Break.KILL, 6), (Break.POWER, 4), (Break.SUSPEND, 4), (Break.RIVAL, 2), (Break.ROOM, 2), (Break.DISK, 1),
-    (Break.SINK, 2), (Break.STOP, 1), (Break.BUCKET, 2), (Break.LATE, 2), (Break.STALL, 3),
+    (Break.KILL, 6), (Break.POWER, 4), (Break.STATE, 1), (Break.SUSPEND, 4), (Break.RIVAL, 2), (Break.ROOM, 2),
+    (Break.DISK, 1), (Break.SINK, 2), (Break.STOP, 1), (Break.BUCKET, 2), (Break.LATE, 2), (Break.STALL, 3),
     (Break.SAVEPOINT, 3), (Break.STOP_SAVING, 2), (Break.DRAIN, 2),
 )  # fmt: skip
 _PLACES = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 SCHEMA = StructType([StructField("row", StringType())])
+_FRAME = struct.Struct("<8sBiii")
 _IDLE = 0.02  # seconds between two questions of a query with nothing to do
 
 
@@ -133,12 +135,14 @@ class State:
     out: Sequence[str]
     supply: int = 0  # rows that a source has taken of the world outside
 
-    def encode(self) -> str:
-        return json.dumps({"read": dict(self.read), "out": list(self.out), "supply": self.supply})
+    def encode(self) -> bytes:
+        """As Spark keeps its files: a frame that says how long it is, and an empty one."""
+        data = json.dumps({"read": dict(self.read), "out": list(self.out), "supply": self.supply}).encode()
+        return _FRAME.pack(b"LZ4Block", 0x10, len(data), len(data), 0) + data + _FRAME.pack(b"LZ4Block", 0x10, 0, 0, 0)
 
     @classmethod
-    def decode(cls, data: bytes | str) -> State:
-        value = json.loads(data)
+    def decode(cls, data: bytes) -> State:
+        value = json.loads(data[_FRAME.size : -_FRAME.size])
         return cls(value["read"], value["out"], value["supply"])
 
 
@@ -251,10 +255,10 @@ class PlayedQuery:
         sources = [json.dumps({"channel": p, "version": v} if p else {"rows": v}) for p, v in ends.items()]
         self._put(f"offsets/{batch}", "\n".join(["v1", head, *sources]))
 
-    def _put(self, name: str, text: str) -> None:
+    def _put(self, name: str, content: str | bytes) -> None:
         target = self._checkpoint / name
         fresh = target.with_name(f".{target.name}.{uuid.UUID(bytes=os.urandom(16))}.tmp")
-        fresh.write_text(text)
+        fresh.write_bytes(content.encode() if isinstance(content, str) else content)
         os.rename(fresh, target)
 
 

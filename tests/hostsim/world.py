@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import gc
 import logging
-import shutil
 import tempfile
 import traceback
 from dataclasses import dataclass, field
@@ -54,6 +53,7 @@ SHAPES: dict[str, dict[str, tuple[tuple[str, ...], bool]]] = {
 class Break(Enum):
     KILL = "the driver is killed"
     POWER = "power fails"
+    STATE = "power fails, and takes what Spark has written of its state, and nothing else"
     SUSPEND = "the driver stands still until another one has taken over, and then goes on"
     RIVAL = "a second driver is started"
     ROOM = "there is no room on the disk"
@@ -143,6 +143,7 @@ class _World:
         self.drivers: list[_Driver] = []
         self.finished = False
         self.powerless = False  # power fails now
+        self.taken = ""  # by that: the contents of which files; if empty, as the seed says
         self.power_failures = 0
         self.resumed: list[tuple[int, Process]] = []  # who goes on at which step
         self.stopping: set[Process] = set()
@@ -266,8 +267,7 @@ class _World:
         """There is no snapshot, and Spark's own files are damaged: a new job, if nobody has seen anything of it."""
         if self.outside.visible:
             self.laws.found.append(f"law 4: rows are visible, there is no snapshot, and the job does not start: {why}")
-        for path in self.home.iterdir():
-            shutil.rmtree(path)
+        self.disk.remove(self.home)
         self.outside.prepared.clear()
         self.bucket.objects.clear()
         self.laws.begin_again()
@@ -330,8 +330,9 @@ class _World:
         match fault.what:
             case Break.KILL if process is not None:
                 self._kill(process)
-            case Break.POWER:
+            case Break.POWER | Break.STATE:
                 self.powerless = True
+                self.taken = "/spark/state/" if fault.what is Break.STATE else ""
                 for driver in self.drivers:
                     self._kill(driver.process)
             case Break.SUSPEND if process is not None:
@@ -375,7 +376,7 @@ class _World:
         self.powerless = False
         self.power_failures += 1
         self.scheduler.bury()
-        self.disk.fail_power()
+        self.disk.fail_power(takes=self.taken)
 
     def _put(self, store: str, key: str, data: bytes, by: str) -> None:
         if key == MANIFEST:

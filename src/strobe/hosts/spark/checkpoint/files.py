@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from strobe.hosts.spark.checkpoint import watermarks
+from strobe.hosts.spark.checkpoint import torn, watermarks
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged
 
@@ -103,7 +103,8 @@ def check(checkpoint: Path) -> None:
     committed, logged = last_committed(checkpoint), last_logged(checkpoint)
     if committed is not None:
         _read_json_after_version(checkpoint / "commits" / str(committed))
-        batch_files(checkpoint, committed)
+        for file in batch_files(checkpoint, committed):
+            _check_state_file(checkpoint / file)
     if logged is not None:
         _read_id(checkpoint / "metadata")
         read_offsets(checkpoint, logged)
@@ -111,6 +112,15 @@ def check(checkpoint: Path) -> None:
             read_offsets(checkpoint, logged - 1)  # where batch `logged` begins
             if committed is None or committed < logged - 1:
                 raise _missing(checkpoint / "commits" / str(logged - 1))
+
+
+def _check_state_file(path: Path) -> None:
+    match = _VERSIONED.fullmatch(path.name)
+    if match is not None and match[2] != "zip":
+        try:
+            torn.check_changes(path)
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from error
 
 
 def batch_files(checkpoint: Path, batch: int) -> tuple[Path, ...]:
@@ -225,13 +235,16 @@ def _sst_files(snapshot: Path) -> list[str]:
     try:
         with zipfile.ZipFile(snapshot) as archive:
             _, body = archive.read("metadata").decode().split("\n", 1)
-        names = [f["dfsSstFileName"] for f in json.loads(body).get("sstFiles", [])]
+        sizes = {f["dfsSstFileName"]: f.get("sizeBytes") for f in json.loads(body).get("sstFiles", [])}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise _damaged(snapshot, error) from error
-    for name in names:
-        if not (snapshot.parent / "SSTs" / name).exists():
-            raise _missing(snapshot.parent / "SSTs" / name)
-    return names
+    for name, size in sizes.items():
+        path = snapshot.parent / "SSTs" / name
+        if not path.exists():
+            raise _missing(path)
+        if size is not None and path.stat().st_size != size:
+            raise _damaged(path, ValueError("it is cut off"))
+    return list(sizes)
 
 
 def _read_json_after_version(path: Path) -> None:
