@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import strobe
 from strobe.hosts.spark.snapshot import checkpoints, targets
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
 from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.model.ids import SnapshotId
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.manifest import ChannelRecord
 from tests.hostsim.mutants import Mutant
 from tests.hostsim.world import Break, Fault, Plan
@@ -43,7 +45,16 @@ def _rows_in_flight_are_left_behind() -> list[Any]:
         assert isinstance(commits, list)
         return replace(whole, extra={**whole.extra, "commits": commits[1:]})
 
-    return [mock.patch.object(SnapshotStores, "with_content", with_content)]
+    # So that there are any: savepoints overtake rows where alignment takes too long.
+    settings = strobe.CheckpointConfig.coordinator
+
+    def overtaking(self: strobe.CheckpointConfig) -> CoordinatorSettings:
+        return replace(settings(self), everywhere=False)
+
+    return [
+        mock.patch.object(SnapshotStores, "with_content", with_content),
+        mock.patch.object(strobe.CheckpointConfig, "coordinator", overtaking),
+    ]
 
 
 def _place_is_not_shut_at_a_takeover() -> list[Any]:

@@ -86,6 +86,7 @@ OTHERS = (
             "BelievesTheDead": "Acknowledgements of an older incarnation are not counted.",
             "EndsTheJobAtARefusedCut": "A cut that is refused fails its snapshot, and not the job.",
             "GoesOnWithoutSnapshots": "A job of which every cut is refused ends, and says so.",
+            "LetsCheckpointsOvertake": "No checkpoint that starts everywhere is begun beside an aligned savepoint.",
         },
     ),
     Other(

@@ -115,6 +115,31 @@ def test_every_node_is_triggered_where_snapshots_start_everywhere() -> None:
     assert run.all(Trigger)[0].nodes == (A, B, C)
 
 
+def check_savepoints_beside(make: type[Coordinator]) -> None:
+    run = Run(make=make, everywhere=True, interval=100, max_concurrent=3)
+    run.at(100)
+    run.tell(TriggerRequested("s", Kind.SAVEPOINT))
+    savepoint = run.all(Trigger)[1]
+    assert (savepoint.nodes, savepoint.options.aligned) == ((A,), True)
+    run.at(200)
+    run.tell(TriggerRequested("c"))
+    assert run.started() == [1, 2], "a checkpoint would overtake the savepoint's barriers"
+    run.complete(2)
+    assert run.started() == [1, 2, 3]
+    assert run.all(Trigger)[2].nodes == (A, B, C)
+
+
+def test_a_savepoint_is_aligned_and_no_checkpoint_overtakes_it() -> None:
+    check_savepoints_beside(Coordinator)
+
+
+class LetsCheckpointsOvertake(Coordinator):
+    """Breaks: no checkpoint that starts everywhere is begun beside a savepoint."""
+
+    def _is_aligning(self) -> bool:
+        return False
+
+
 def test_a_snapshot_under_way_is_known_by_its_request() -> None:
     run = Run(interval=1000, max_concurrent=2)
     run.tell(TriggerRequested("r"))
@@ -592,7 +617,15 @@ class BelievesTheDead(Coordinator):
 
 @pytest.mark.parametrize(
     "mutant",
-    [WritesEarly, CommitsEarly, DisposesEarly, BelievesTheDead, EndsTheJobAtARefusedCut, GoesOnWithoutSnapshots],
+    [
+        WritesEarly,
+        CommitsEarly,
+        DisposesEarly,
+        BelievesTheDead,
+        EndsTheJobAtARefusedCut,
+        GoesOnWithoutSnapshots,
+        LetsCheckpointsOvertake,
+    ],
 )
 def test_a_coordinator_that_breaks_a_rule_is_caught(mutant: type[Coordinator]) -> None:
     options = {
@@ -616,6 +649,7 @@ def test_a_coordinator_that_breaks_a_rule_is_caught(mutant: type[Coordinator]) -
     def check(make: type[Coordinator]) -> None:
         check_history(make, options, history)
         check_refusals(make)
+        check_savepoints_beside(make)
 
     check(Coordinator)
     with pytest.raises(AssertionError):

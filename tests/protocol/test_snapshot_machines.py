@@ -200,6 +200,43 @@ def test_a_machine_that_gets_it_wrong_is_caught(mutant: type[Barriers]) -> None:
     assert what_a_barrier_asked_for(mutant)
 
 
+ALIGNED = BarrierOptions(aligned=True)
+
+
+def what_an_aligned_snapshot_found(machine: type[Barriers]) -> list[str]:
+    """Whether a node that does not align others aligns a snapshot that asks for it. What is wrong."""
+    node = machine((A, B), (OUT,), mode=BarrierMode.UNALIGNED)
+    found = [] if node.step(BarrierArrived(A, ONE, options=ALIGNED)) == (Hold(A),) else ["it does not wait for b"]
+    node = machine((A, B), (OUT,), mode=BarrierMode.UNALIGNED)
+    try:
+        node.step(Initiate(ONE, ALIGNED))
+        found.append("it starts by itself")
+    except HostFault:
+        pass
+    return found
+
+
+class AlignsNothing(Barriers):
+    """Does what it does with all snapshots, whatever they ask for."""
+
+    def overtakes(self, options: BarrierOptions) -> bool:
+        return self.mode is BarrierMode.UNALIGNED
+
+
+def test_a_snapshot_that_asks_to_be_aligned_is_aligned_whatever_the_mode() -> None:
+    assert what_an_aligned_snapshot_found(Barriers) == []
+    assert len(what_an_aligned_snapshot_found(AlignsNothing)) == 2
+
+
+def test_an_aligned_snapshot_behind_an_unaligned_one_waits_for_both_inputs() -> None:
+    node = Barriers((A, B), (OUT,), mode=BarrierMode.UNALIGNED)
+    node.step(Initiate(ONE))
+    node.step(BarrierArrived(A, ONE))
+    assert node.step(BarrierArrived(A, TWO, options=ALIGNED)) == (Hold(A),)
+    assert ChannelRecorded(ONE, B, ()) in node.step(BarrierArrived(B, ONE))
+    assert RecordState(TWO, ALIGNED) in node.step(BarrierArrived(B, TWO, options=ALIGNED))
+
+
 def test_a_resumed_lai_yang_counts_on_from_the_cut_and_asks_for_no_old_snapshot() -> None:
     sent, received = {OUT: 7}, {A: 3}
     machine = LaiYang.resumed(received, sent, number=41, sent=sent, received=received)

@@ -172,11 +172,11 @@ class World:
             self._run(stage, ends, rows)
         return rows
 
-    def trigger(self, snapshot: int, *, last: bool = False) -> None:
+    def trigger(self, snapshot: int, *, last: bool = False, aligned: bool = False) -> None:
         kind = Kind.SAVEPOINT if last else Kind.CHECKPOINT
         for stage in self.stages.values():
-            if not stage.reads or self.everywhere:
-                stage.agent.tell(StartSnapshot(SnapshotId(snapshot), kind, BarrierOptions(last=last)))
+            if not stage.reads or (self.everywhere and not aligned):
+                stage.agent.tell(StartSnapshot(SnapshotId(snapshot), kind, BarrierOptions(last=last, aligned=aligned)))
 
     def abort(self, snapshot: int) -> None:
         for stage in self.stages.values():

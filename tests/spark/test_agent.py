@@ -148,6 +148,24 @@ def test_the_content_of_a_channel_ends_at_a_barrier_that_is_placed_while_a_batch
     agent.end_batch(0)
 
 
+def test_a_savepoint_is_aligned_where_checkpoints_are_not(world: Make) -> None:
+    w = world(TWO_SOURCES, mode=BarrierMode.UNALIGNED, limits=Limits(rows=10))
+    for _ in range(5):
+        w.source_batch("fast", 10)
+    w.trigger(1, aligned=True)
+    for uid in ("fast", "slow"):
+        w.stages[uid].agent.at_rest()
+    w.source_batch("slow", 3)
+    w.plan("join")
+    assert "join" not in w.parts(1)
+    w.settle()
+    w.check(1)
+    assert all(flight.rows == 0 for flight in w.parts(1)["join"].in_flight.values())
+    w.trigger(2)
+    w.settle()
+    w.check(2)
+
+
 def test_no_stage_is_recorded_by_a_barrier_while_its_batch_runs(world: Make) -> None:
     w = world(CHAIN, mode=BarrierMode.UNALIGNED)
     w.source_batch("a", 10)

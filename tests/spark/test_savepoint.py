@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from strobe.hosts.spark.snapshot.targets import DirectoryTarget
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 from strobe.model.kind import Kind
+from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.layout import SAVEPOINT_MARKER
@@ -30,6 +32,17 @@ from tests.spark.jobs import eventually, stage
 from tests.spark.ledger_data import read_transfers, write_transfers
 
 pytestmark = pytest.mark.spark
+
+
+class Overtaking(strobe.CheckpointConfig):
+    """Savepoints overtake rows, too, as they do where alignment takes too long, and in a loop."""
+
+    def coordinator(self) -> CoordinatorSettings:
+        return replace(super().coordinator(), everywhere=False)
+
+
+OVERTAKING = Overtaking(interval=None, mode="unaligned", tolerable_failures=0)
+UNALIGNED = strobe.CheckpointConfig(interval=None, mode="unaligned", tolerable_failures=0)
 
 
 class Turnstile:
@@ -68,15 +81,14 @@ class World(NamedTuple):
 
 
 @pytest.fixture
-def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    """An endless source and a stage behind a turnstile, unaligned: rows are in flight whenever the stage hangs."""
+def world(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    """An endless source and a stage behind a turnstile: rows are in flight whenever the stage hangs."""
     door = Turnstile()
     data = write_transfers(tmp_path / "in", files=1, rows=20)
     jobs: list[strobe.Job] = []
 
     def start() -> strobe.Job:
-        config = strobe.CheckpointConfig(interval=None, mode="unaligned", tolerable_failures=0)
-        pipeline = strobe.Pipeline("saved", checkpoint=config)
+        pipeline = strobe.Pipeline("saved", checkpoint=getattr(request, "param", OVERTAKING))
 
         @pipeline.stage(uid="transfers")
         def transfers(spark: SparkSession) -> DataFrame:
@@ -158,6 +170,20 @@ def test_a_savepoint_holds_all_state_and_the_rows_in_flight_and_needs_nothing_of
     assert sorted(ids) == list(range(40, 60))
     state = [path for path in manifest.nodes[NodeId("behind")].files if path.startswith("state/")]
     assert state, "the operator's state is in it"
+
+
+@pytest.mark.parametrize("world", [UNALIGNED], indirect=True)
+def test_a_savepoint_is_aligned_where_checkpoints_are_not(world: World, tmp_path: Path) -> None:
+    job = world.job
+    world.hold_rows()
+    asking, got = in_background(lambda: job.savepoint(tmp_path / "there"))
+    eventually(lambda: under_way(job), "it has begun", job)
+    world.door.open.set()
+    asking.join()
+    assert got == [str(tmp_path / "there")]
+    manifest = sound(tmp_path / "there")
+    assert (manifest.mode, manifest.rows_in_flight) == ("aligned", 0)
+    assert job.store.load(job.checkpoint()).mode == "unaligned"
 
 
 def test_without_a_directory_it_goes_below_the_home_and_ids_go_on(world: World, tmp_path: Path) -> None:

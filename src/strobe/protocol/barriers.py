@@ -25,7 +25,8 @@ recorded when it is asked, and does nothing. Either way nothing from behind a ba
 not recorded. If all are asked at the same time, a snapshot takes as long as the slowest node, not as long as a path.
 
 A barrier says what its snapshot asks for (`BarrierOptions`), and a node sends on what it was told: so it knows when it
-records, whatever else is said to it when.
+records, whatever else is said to it when. A snapshot may ask to be aligned at nodes that do not align others. While it
+is under way no unaligned one may be started: that one would overtake it, and it would have to be given up.
 
 An input that has ended counts as having delivered every barrier. A newer barrier on a channel that has not delivered
 an older one proves that the older one was given up upstream: it is declined here, and the newer one takes over.
@@ -154,6 +155,10 @@ class Barriers:
         """Whether what lies behind this barrier on a channel may be delivered: it is recorded, or given up, here."""
         return snapshot in self._aborted or (snapshot <= self._newest and snapshot != self._aligning)
 
+    def overtakes(self, options: BarrierOptions) -> bool:
+        """Whether a barrier that asks for this need not wait for what lies before it."""
+        return self.mode is BarrierMode.UNALIGNED and not options.aligned
+
     def key(self) -> object:
         recording = tuple(
             (s, tuple((c, tuple(content)) for c, content in sorted(channels.items())))
@@ -192,7 +197,7 @@ class Barriers:
 
     def _initiate(self, asked: Initiate) -> tuple[Effect, ...]:
         snapshot = asked.snapshot
-        unaligned = self.mode is BarrierMode.UNALIGNED
+        unaligned = self.overtakes(asked.options)
         live = [c for c in self.inputs if c not in self._ended and c not in self.feedback]
         if live and not unaligned:
             raise HostFault(
@@ -274,7 +279,7 @@ class Barriers:
 
     def _arrive(self, barrier: BarrierArrived) -> tuple[Effect, ...]:
         """A barrier of a snapshot that is not recorded yet: wait for the others, or record now."""
-        if barrier.overtook or self.mode is BarrierMode.UNALIGNED:
+        if barrier.overtook or self.overtakes(barrier.options):
             # What it jumped over is not in the state: there is nothing left to align.
             return self._record(barrier.snapshot, overtakes=True, by=barrier)
         # A feedback channel is never waited for; but if its barrier comes first, what follows must wait all the same.

@@ -21,7 +21,7 @@ A source and a stage behind it: only the source is told to start, and the manife
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strobe.model.errors import HostFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
@@ -261,7 +261,11 @@ class Coordinator:
         return bool(self._upstream) and self._upstream.keys() <= self._ready.keys()
 
     def _has_place(self) -> bool:
-        return len(self._pending) < self.settings.max_concurrent
+        return len(self._pending) < self.settings.max_concurrent and not self._is_aligning()
+
+    def _is_aligning(self) -> bool:
+        """Whether a checkpoint would overtake a savepoint."""
+        return self.settings.everywhere and any(p.kind is Kind.SAVEPOINT for p in self._pending.values())
 
     def _due_at(self) -> int | None:
         if self.settings.interval is None or self._last_start is None:
@@ -277,10 +281,11 @@ class Coordinator:
         self._next += 1
         self._last_start = self._now
         self._pending[snapshot] = _Pending(kind, self._now + self.settings.timeout, set(self._upstream), request)
-        return (Trigger(snapshot, kind, self._initiators(), options),)
-
-    def _initiators(self) -> tuple[NodeId, ...]:
-        return tuple(n for n, upstream in self._upstream.items() if not upstream or self.settings.everywhere)
+        if self.settings.everywhere and kind is Kind.SAVEPOINT:
+            options = replace(options, aligned=True)
+        everywhere = self.settings.everywhere and not options.aligned
+        initiators = tuple(n for n, upstream in self._upstream.items() if everywhere or not upstream)
+        return (Trigger(snapshot, kind, initiators, options),)
 
     def _write_if_all(self, snapshot: SnapshotId) -> tuple[CoordinatorEffect, ...]:
         pending = self._pending[snapshot]

@@ -23,8 +23,9 @@ TOLERABLE_REFUSALS = 3  # cuts in a row
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """Milliseconds. `interval` None: only when asked. `everywhere`: every node is told to start, not only those without
-    a live node upstream; its protocol must allow that, as unaligned barriers do."""
+    """Milliseconds. `interval` None: only when asked. `everywhere`: of a checkpoint every node is told to start, not
+    only those without a live node upstream; its protocol must allow that, as unaligned barriers do. Savepoints are
+    aligned then, and no checkpoint starts beside them."""
 
     interval: int | None = None
     min_pause: int = 0

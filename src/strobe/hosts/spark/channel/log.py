@@ -406,5 +406,5 @@ def _decode(version: int, raw: bytes) -> tuple[Mapping[str, Any], Commit | None]
         info.get("strobe.batch"),
         Timeline(info["strobe.timeline"]),
         kind == "end",
-        BarrierOptions(last=info.get("strobe.last") is True),
+        BarrierOptions(last=info.get("strobe.last") is True, aligned=info.get("strobe.aligned") is True),
     )

@@ -171,7 +171,8 @@ class ChannelWriter:
 
     def place_barrier(self, snapshot: SnapshotId, options: BarrierOptions = ORDINARY) -> Commit:
         """Put the barrier of `snapshot` behind everything committed so far, once."""
-        notes = {"strobe.barrier": snapshot, **({"strobe.last": True} if options.last else {})}
+        asked = {"strobe.last": options.last, "strobe.aligned": options.aligned}
+        notes = {"strobe.barrier": snapshot, **{name: True for name, holds in asked.items() if holds}}
 
         def entry() -> Entry | None:
             return None if self.log.find_barrier(snapshot) else Entry("barrier", notes)

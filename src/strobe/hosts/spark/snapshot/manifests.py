@@ -26,6 +26,7 @@ from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.model.invariants import OnViolation
 from strobe.model.kind import Kind
+from strobe.protocol.barriers import BarrierMode
 from strobe.store.consistency import InconsistentCut, check_manifest
 from strobe.store.leases import retiring
 from strobe.store.manifest import ChannelRecord, InFlight, Manifest, SinkRecord
@@ -108,8 +109,13 @@ class ManifestWriter(SnapshotWriter):
 
     def note_end(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
         memory = self._home.memory
-        everywhere = self._pipeline.checkpoint.coordinator().everywhere
+        everywhere = self._pipeline.checkpoint.coordinator().everywhere and progress.kind is Kind.CHECKPOINT
         self._history.note(past(progress, parts, memory.incarnation, memory.timeline, everywhere=everywhere))
+
+    def _mode(self, kind: Kind) -> str:
+        config = self._pipeline.checkpoint
+        everywhere = config.coordinator().everywhere
+        return BarrierMode.ALIGNED.value if kind is Kind.SAVEPOINT and everywhere else config.mode
 
     def aborted(self, snapshot: SnapshotId) -> None:
         self._stores.give_up(snapshot)
@@ -197,7 +203,7 @@ class ManifestWriter(SnapshotWriter):
             host="spark",
             timeline=self._home.memory.timeline,
             incarnation=self._home.memory.incarnation,
-            mode=self._pipeline.checkpoint.mode,
+            mode=self._mode(progress.kind),
             started=progress.started,
             completed=utc_now(),
             graph=self._pipeline.graph(),

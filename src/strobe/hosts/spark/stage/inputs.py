@@ -20,7 +20,7 @@ from strobe.hosts.spark.channel.admission import Limits, Span, plan_end
 from strobe.hosts.spark.channel.log import ChannelLog, Commit
 from strobe.hosts.spark.checkpoint.stage_files import channel_positions
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
-from strobe.protocol.barriers import BarrierMode, Barriers
+from strobe.protocol.barriers import Barriers
 from strobe.protocol.events import BarrierArrived, MessageArrived
 
 __all__ = ["Reach", "StageInputs"]
@@ -133,7 +133,7 @@ class StageInputs:
                 if commit.barrier is None or commit.version in self._early[producer]:
                     continue
                 passed = machine.passed(commit.barrier)
-                unaligned = machine.mode is BarrierMode.UNALIGNED and not passed and not recorded
+                unaligned = machine.overtakes(commit.options) and not passed and not recorded
                 if commit.barrier in machine.recording or unaligned:
                     yield from self._overtake(producer, commit)
                 elif not passed:
