@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strobe.look.gather import Rows
 from strobe.look.types import Field, Unsupported, schema_from
-from strobe.look.unsafe_rows import Rows, decode_rows
+from strobe.look.unsafe_rows import decode_rows
 
 
 def fields(*pairs: tuple[str, Any]) -> tuple[Field, ...]:

@@ -1,6 +1,7 @@
 """A snapshot as tables: state and rows in flight decoded without Spark and without Java, asked with SQL.
 
-types, unsafe_rows                      Spark's types and rows, as Arrow
+gather, types, unsafe_rows              Spark's types and rows, as Arrow
+records, key_hashes, state_changes      runs of changes, and what they leave of each key
 state_files, state_schema, state_rows   the files of a state store, what they hold, and their entries
 state_tables                            tables and columns as the user's code names them
 delta_log, channels, sinks, meta, live  everything else that a cut has

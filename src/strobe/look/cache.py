@@ -94,14 +94,14 @@ class StateCache:
         changed = changes_of(changes, read)
         if changed is None:
             return None
-        if not changed:
+        if not len(changed.keys):
             return known, 0
-        there = [(key, value) for key, value in changed.items() if value is not None]
-        self.decoded += len(there)
-        old = pc.is_in(known.column(KEY.name), value_set=pa.array(list(changed), pa.binary()))
-        new = batch_of(table, Chunk([k for k, _ in there], [v for _, v in there]), keys=True)
+        there = ~changed.gone
+        self.decoded += int(there.sum())
+        old = pc.is_in(known.column(KEY.name), value_set=pa.array(changed.keys.to_list(), pa.binary()))
+        new = batch_of(table, Chunk(changed.keys.take(there), changed.values.take(there)), keys=True)
         rows = pa.concat_tables([known.filter(pc.invert(old)), pa.Table.from_batches([new])])
-        return rows, len(changed)
+        return rows, len(changed.keys)
 
     # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,8 +7,8 @@ version N is its newest full copy at or below N, and the changes of each version
   directory and opened there: opening writes.
 - Spark's own: `v.snapshot` and `v.delta`, both runs of entries.
 
-Changes are compressed (`LZ4Block` frames, or Zstandard) runs of records. All of this is data from outside: names are
-plain, lengths are held against what is there, and what is decompressed is bounded.
+`state_changes` reads the changes. All of this is data from outside: names are plain, lengths are held against what is
+there, and what is decompressed is bounded.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from __future__ import annotations
 import io
 import itertools
 import re
-import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import lz4.block
-import pyarrow as pa
+import numpy as np
 
+from strobe.look.gather import Rows
+from strobe.look.state_changes import Changes, Read, StepByStep, last_changes
 from strobe.look.types import Unsupported
 from strobe.model.paths import check_file_name
 from strobe.model.strict_json import parse
@@ -39,15 +39,7 @@ _PATH: Final = re.compile(
 _SST: Final = re.compile(r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?SSTs/([^/]+)")
 _FULL: Final = ("zip", "snapshot")
 _CHUNK: Final = 1 << 17
-_LARGEST: Final = 4 << 30  # of one file, decompressed
-_LARGEST_BLOCK: Final = 1 << 25
 _LARGEST_SMALL_FILE: Final = 1 << 26
-_FRAME: Final = struct.Struct("<8sBiii")
-_INT: Final = struct.Struct(">i")
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
-_DELETE, _PUT, _MERGE, _RANGE = 0x10, 0x01, 0x11, 0x20
-
-Read = Callable[[str], bytes]
 
 
 @dataclass(frozen=True)
@@ -68,8 +60,11 @@ class StoreFiles:
 
 @dataclass(frozen=True)
 class Chunk:
-    keys: list[bytes]
-    values: list[bytes]
+    keys: Rows
+    values: Rows
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
 
 @dataclass(frozen=True)
@@ -105,30 +100,33 @@ def stores_of(files: Mapping[str, BlobRef]) -> tuple[StoreFiles, ...]:
 def read_entries(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], None], scratch: Path) -> Entries:
     """The entries of `store` at its last version. `scratch` is an empty directory that is the caller's to remove."""
     if any(path.endswith((".delta", ".snapshot")) for path in store.paths):
-        return Entries(_chunked(iter(_plain_store(store, read).items())), plain=True)
-    changed: dict[bytes, tuple[bool, bytes | None]] = {}
-    ranges: list[tuple[bytes, bytes]] = []
-    for path in store.changes:
-        _apply(_records(_decompressed(read(path))), changed, ranges)
+        left = last_changes((*((store.base,) if store.base else ()), *store.changes), read)
+        return Entries(_left(left), plain=True)
+    changes = last_changes(store.changes, read)
     if store.base is None:
-        left = ((key, value) for key, (_, value) in changed.items() if value is not None)
-        return Entries(_chunked(left))
+        return Entries(_left(changes))
     families = _lay_together(store, read, lay_out, scratch)
-    return Entries(_overlaid(scratch, changed, ranges, families), families)
+    return Entries(_overlaid(scratch, changes, families), families)
 
 
-def changes_of(paths: tuple[str, ...], read: Read) -> dict[bytes, bytes | None] | None:
-    """What some changes leave of each key that they touch: its value, or None if it is gone. None if that depends on
-    what was there before, or if they are of another kind of store."""
+def changes_of(paths: tuple[str, ...], read: Read) -> Changes | None:
+    """What some changes leave of each key that they touch. None if that depends on what was there before, or if they
+    are of another kind of store."""
     if not all(path.endswith(".changelog") for path in paths):
         return None
-    changed: dict[bytes, tuple[bool, bytes | None]] = {}
-    ranges: list[tuple[bytes, bytes]] = []
-    for path in paths:
-        _apply(_records(_decompressed(read(path))), changed, ranges)
-    if ranges or any(append for append, _ in changed.values()):
-        return None
-    return {key: value for key, (_, value) in changed.items()}
+    changes = last_changes(paths, read)
+    return changes if isinstance(changes, Changes) else None
+
+
+def _left(changes: Changes | StepByStep) -> Iterator[Chunk]:
+    """What changes leave where nothing was before."""
+    if isinstance(changes, StepByStep):
+        yield from _chunked((key, value) for key, (_, value) in changes.changed.items() if value is not None)
+        return
+    there = np.flatnonzero(~changes.gone)
+    for at in range(0, len(there), _CHUNK):
+        which = there[at : at + _CHUNK]
+        yield Chunk(changes.keys.take(which), changes.values.take(which))
 
 
 # ── RocksDB ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,12 +164,7 @@ def _lay_together(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], 
     return dict(families)
 
 
-def _overlaid(
-    directory: Path,
-    changed: dict[bytes, tuple[bool, bytes | None]],
-    ranges: list[tuple[bytes, bytes]],
-    families: Mapping[str, int],
-) -> Iterator[Chunk]:
+def _overlaid(directory: Path, changes: Changes | StepByStep, families: Mapping[str, int]) -> Iterator[Chunk]:
     """What the full copy has and no change has replaced, then the changes."""
     from rocksdict import AccessType, DbClosedError, Options, Rdict
 
@@ -184,170 +177,35 @@ def _overlaid(
     except Exception as error:
         raise ValueError(f"RocksDB cannot open it: {str(error)[:200]}") from error
     try:
-        pending = dict(changed)
-        keys: list[bytes] = []
-        values: list[bytes] = []
         items: Iterator[tuple[bytes, bytes]] = iter(db.items())  # type: ignore[arg-type]
-        while not pending and not ranges and (taken := list(itertools.islice(items, _CHUNK))):
-            yield Chunk([key for key, _ in taken], [value for _, value in taken])
-        for key, value in items:
-            if pending and key in pending:
-                append, newer = pending.pop(key)
-                if newer is None:
-                    continue
-                value = value + newer if append else newer
-            elif ranges and any(begin <= key < end for begin, end in ranges):
-                continue
-            keys.append(key)
-            values.append(value)
-            if len(keys) == _CHUNK:
-                yield Chunk(keys, values)
-                keys, values = [], []
-        rest = [(key, value) for key, (_, value) in pending.items() if value is not None]
-        yield Chunk(keys + [key for key, _ in rest], values + [value for _, value in rest])
+        if isinstance(changes, Changes):
+            replaced = set(changes.keys.to_list())
+            while taken := list(itertools.islice(items, _CHUNK)):
+                kept = [each for each in taken if each[0] not in replaced] if replaced else taken
+                yield Chunk(Rows.join([key for key, _ in kept]), Rows.join([value for _, value in kept]))
+            yield from _left(changes)
+        else:
+            yield from _chunked(_step_by_step(items, changes))
     except DbClosedError as error:
         raise ValueError(f"RocksDB cannot read it: {str(error)[:200]}") from error
     finally:
         db.close()
 
 
-def _apply(
-    records: Iterator[tuple[int, bytes, bytes | None]],
-    changed: dict[bytes, tuple[bool, bytes | None]],
-    ranges: list[tuple[bytes, bytes]],
-) -> None:
-    """Notes for each key what it is now: (whether it is appended to what the full copy has, the value or None)."""
-    for kind, key, value in records:
-        if kind == _PUT:
-            changed[key] = (False, value)
-        elif kind == _MERGE:
-            append, before = changed.get(key, (True, b""))
-            changed[key] = (append, value) if before is None else (append, before + (value or b""))
-        elif kind == _RANGE:
-            end = value or b""
-            ranges.append((key, end))
-            for each in [k for k in changed if key <= k < end]:
-                changed[each] = (False, None)
-        else:
-            changed[key] = (False, value)
-
-
-# ── changes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _records(data: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """The records of a changelog, whichever of its formats it has. struct.error or ValueError if it is cut off."""
-    version = _version(data)
-    at = 4 if version > 1 else 0
-    if version in (3, 4):
-        at += 2 + int.from_bytes(data[at : at + 2], "big")  # the lineage of the store's checkpoints
-    typed, unpack, end = version in (2, 4), _INT.unpack_from, len(data)
-    while True:
-        kind = _PUT
-        if typed:
-            kind = data[at]
-            at += 1
-            if kind == 0:
-                return
-        (size,) = unpack(data, at)
-        at += 4
-        if size == -1 and not typed:
-            return
-        key, at = data[at : at + size], at + size
-        (length,) = unpack(data, at)
-        at += 4
-        if size < 0 or at + max(length, 0) > end:
-            raise ValueError("a change leads out of its file")
-        if length < 0:
-            yield _DELETE, key, None
-        else:
-            if kind not in (_PUT, _MERGE, _RANGE):
-                raise Unsupported(f"changes of kind {kind}")
-            yield kind, key, data[at : at + length]
-            at += length
-
-
-def _version(data: bytes) -> int:
-    """Only the first format does not say which it is: it begins with the length of a key."""
-    if data[:3] == b"\x00\x02v" and len(data) > 3:
-        if data[3:4] in b"234":
-            return int(data[3:4])
-        if data[3:4].isdigit():
-            raise Unsupported(f"changes of format {data[3:4].decode()}")
-    return 1
-
-
-def _plain_store(store: StoreFiles, read: Read) -> dict[bytes, bytes]:
-    """Spark's own store: all of it was in memory there."""
-    entries: dict[bytes, bytes] = {}
-    for path in (*((store.base,) if store.base else ()), *store.changes):
-        for kind, key, value in _records_of_plain(_decompressed(read(path))):
-            if kind == _DELETE or value is None:
-                entries.pop(key, None)
-            else:
-                entries[key] = value
-    return entries
-
-
-def _records_of_plain(data: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
-    at, unpack, end = 0, _INT.unpack_from, len(data)
-    while True:
-        (size,) = unpack(data, at)
-        if size == -1:
-            return
-        key, at = data[at + 4 : at + 4 + size], at + 4 + size
-        (length,) = unpack(data, at)
-        at += 4
-        if size < 0 or at + max(length, 0) > end:
-            raise ValueError("an entry leads out of its file")
-        yield (_DELETE, key, None) if length < 0 else (_PUT, key, data[at : at + length])
-        at += max(length, 0)
-
-
-def _decompressed(data: bytes) -> bytes:
-    if data[:4] == _ZSTD:
-        with pa.CompressedInputStream(pa.py_buffer(data), "zstd") as stream:
-            out = bytes(stream.read(_LARGEST + 1))
-        if len(out) > _LARGEST:
-            raise ValueError("it is too large")
-        return out
-    if data[:8] != b"LZ4Block":
-        raise Unsupported("a compression other than LZ4 and Zstandard")
-    blocks: list[bytes] = []
-    at = total = 0
-    while at < len(data):
-        magic, token, packed, size, _ = _FRAME.unpack_from(data, at)
-        at += _FRAME.size
-        if magic != b"LZ4Block" or not 0 <= size <= _LARGEST_BLOCK or not 0 <= packed <= len(data) - at:
-            raise ValueError("it is not as it was compressed")
-        if size == 0:
-            break
-        block = data[at : at + packed]
-        total += size
-        if total > _LARGEST:
-            raise ValueError("it is too large")
-        method = token & 0xF0
-        if method == 0x20:
-            try:
-                block = lz4.block.decompress(block, uncompressed_size=size)
-            except lz4.block.LZ4BlockError as error:
-                raise ValueError(f"it is not as it was compressed: {error}") from error
-        elif method != 0x10:
-            raise ValueError("it is not as it was compressed")
-        if len(block) != size:
-            raise ValueError("it is not as it was compressed")
-        blocks.append(block)
-        at += packed
-    return b"".join(blocks)
+def _step_by_step(items: Iterator[tuple[bytes, bytes]], changes: StepByStep) -> Iterator[tuple[bytes, bytes]]:
+    pending, ranges = dict(changes.changed), changes.ranges
+    for key, value in items:
+        if key in pending:
+            append, newer = pending.pop(key)
+            if newer is not None:
+                yield key, value + newer if append else newer
+        elif not any(begin <= key < end for begin, end in ranges):
+            yield key, value
+    for key, (_, newer) in pending.items():
+        if newer is not None:
+            yield key, newer
 
 
 def _chunked(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[Chunk]:
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    for key, value in entries:
-        keys.append(key)
-        values.append(value)
-        if len(keys) == _CHUNK:
-            yield Chunk(keys, values)
-            keys, values = [], []
-    yield Chunk(keys, values)
+    while taken := list(itertools.islice(entries, _CHUNK)):
+        yield Chunk(Rows.join([key for key, _ in taken]), Rows.join([value for _, value in taken]))

@@ -10,41 +10,44 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from strobe.look.state_files import Chunk
+from strobe.look.gather import Positions, Rows, as_column, numbers
 from strobe.look.state_schema import Family
 from strobe.look.types import Field, SparkType, Unsupported
-from strobe.look.unsafe_rows import Positions, Rows, decode_rows
+from strobe.look.unsafe_rows import decode_rows
 
 __all__ = ["decode_keys", "decode_lists", "decode_values"]
 
 _ORDERED = SparkType("bytes", pa.binary(), inline=False)
 
 
-def decode_keys(keys: list[bytes], family: Family, *, plain: bool = False, skip: int = 0) -> list[pa.Array]:
-    """A column for each column of the key. `skip`: how many bytes stand ahead of each (the number of its family)."""
-    rows = Rows.join(keys)
-    rows = Rows(rows.data, rows.starts + skip, rows.ends)
+def decode_keys(
+    keys: Rows, family: Family, *, plain: bool = False, skip: int = 0, places: frozenset[int] | None = None
+) -> list[pa.Array]:
+    """A column for each column of the key; of those that are not in `places`, if that is given, perhaps without rows.
+    `skip`: how many bytes stand ahead of each (the number of its family)."""
+    rows = Rows(keys.data, keys.starts + skip, keys.ends)
     if plain:
-        return decode_rows(rows, family.key)
+        return decode_rows(rows, family.key, places)
     if family.encoding == "whole":
-        return decode_rows(_unversioned(rows), family.key)
+        return decode_rows(_unversioned(rows), family.key, places)
     if family.encoding in ("prefix", "range"):
         return _split(rows, family)
     return _timed(rows, family)
 
 
-def decode_values(values: list[bytes], fields: tuple[Field, ...], *, plain: bool = False) -> list[pa.Array]:
-    rows = Rows.join(values)
-    return decode_rows(rows if plain else _unversioned(rows), fields)
+def decode_values(
+    values: Rows, fields: tuple[Field, ...], *, plain: bool = False, places: frozenset[int] | None = None
+) -> list[pa.Array]:
+    return decode_rows(values if plain else _unversioned(values), fields, places)
 
 
-def decode_lists(chunk: Chunk, fields: tuple[Field, ...]) -> tuple[np.ndarray, np.ndarray, list[pa.Array]]:
+def decode_lists(values: Rows, fields: tuple[Field, ...]) -> tuple[Positions, Positions, list[pa.Array]]:
     """The elements of all lists, in order: the place of the entry that each belongs to, its place in the list, and a
     column for each field."""
     owners: list[int] = []
     places: list[int] = []
     elements: list[bytes] = []
-    for owner, value in enumerate(chunk.values):
+    for owner, value in enumerate(values.to_list()):
         at, place = 0, 0
         while at < len(value):
             if value[at : at + 1] == b"," and place:
@@ -56,7 +59,7 @@ def decode_lists(chunk: Chunk, fields: tuple[Field, ...]) -> tuple[np.ndarray, n
             owners.append(owner)
             places.append(place)
             at, place = at + 4 + size, place + 1
-    columns = decode_values(elements, fields)
+    columns = decode_values(Rows.join(elements), fields)
     return np.array(owners, np.int64), np.array(places, np.int64), columns
 
 
@@ -64,7 +67,7 @@ def _unversioned(rows: Rows) -> Rows:
     if len(rows):
         if int((rows.ends - rows.starts).min()) < 1:
             raise ValueError("a row is empty")
-        if bool(rows.data[rows.starts].any()):
+        if bool(numbers(rows.data, rows.starts, "u1").any()):
             raise Unsupported("rows of another encoding")
     return Rows(rows.data, rows.starts + 1, rows.ends)
 
@@ -93,8 +96,7 @@ def _ints(rows: Rows) -> Positions:
         return np.zeros(0, np.int64)
     if int((rows.ends - rows.starts).min()) < 4:
         raise ValueError("a key is cut off")
-    raw = np.ascontiguousarray(rows.data[rows.starts[:, None] + np.arange(4)])
-    return raw.view("<i4").reshape(-1).astype(np.int64)
+    return numbers(rows.data, rows.starts, "<i4").astype(np.int64)
 
 
 def _ordered(column: pa.Array, kind: SparkType) -> pa.Array:
@@ -119,7 +121,6 @@ def _timed(rows: Rows, family: Family) -> list[pa.Array]:
         raise ValueError("a key is cut off")
     ahead = family.encoding == "timestamp first"
     at = rows.starts if ahead else rows.ends - 8
-    raw = np.ascontiguousarray(rows.data[at[:, None] + np.arange(8)]) if len(rows) else np.zeros((0, 8), np.uint8)
-    time = (raw.view(">u8").reshape(-1) ^ np.uint64(1 << 63)).astype(np.int64)
+    time = (numbers(rows.data, at, ">u8") ^ np.uint64(1 << 63)).astype(np.int64)
     rest = Rows(rows.data, rows.starts + 8 if ahead else rows.starts, rows.ends if ahead else rows.ends - 8)
-    return [*decode_rows(_unversioned(rest), family.key[:-1]), pa.array(time, pa.int64())]
+    return [*decode_rows(_unversioned(rest), family.key[:-1]), as_column(time)]

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strobe.look.gather import Flags, as_column, numbers, pieces
 from strobe.look.state_files import Chunk, StoreFiles, read_entries
 from strobe.look.state_rows import decode_keys, decode_lists, decode_values
 from strobe.look.state_schema import Family, Operator
@@ -305,17 +306,19 @@ def rows_of(
                     number = entries.families.get(table.family.name) if table.family else None
                     if entries.families:
                         chunk = _of_family(chunk, number)
-                    if chunk.keys:
+                    if len(chunk):
                         skip = 2 if entries.families else 0
                         yield batch_of(table, chunk, plain=entries.plain, skip=skip, keys=keys)
 
 
 def _of_family(chunk: Chunk, number: int | None) -> Chunk:
     if number is None:
-        return Chunk([], [])
-    mark = number.to_bytes(2, "little")
-    kept = [i for i, key in enumerate(chunk.keys) if key[:2] == mark]
-    return Chunk([chunk.keys[i] for i in kept], [chunk.values[i] for i in kept])
+        kept: Flags = np.zeros(len(chunk), np.bool_)
+    else:
+        if len(chunk) and int((chunk.keys.ends - chunk.keys.starts).min()) < 2:
+            raise ValueError("a key has no family")
+        kept = numbers(chunk.keys.data, chunk.keys.starts, "<u2") == number
+    return Chunk(chunk.keys.take(kept), chunk.values.take(kept))
 
 
 def batch_of(
@@ -328,14 +331,14 @@ def batch_of(
     decoded = decode_keys(chunk.keys, family, plain=plain, skip=skip) if "key" in wanted else []
     positions: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, np.int64)
     if table.many:
-        owners, positions, values = decode_lists(chunk, family.value)
-        decoded = [column.take(pa.array(owners)) for column in decoded]
+        owners, positions, values = decode_lists(chunk.values, family.value)
+        decoded = [column.take(as_column(owners)) for column in decoded]
     else:
         values = decode_values(chunk.values, family.value, plain=plain) if "value" in wanted else []
     arrays = []
     for column in table.columns:
         if column.side == "position":
-            arrays.append(pa.array(positions))
+            arrays.append(as_column(positions))
             continue
         array = (decoded if column.side == "key" else values)[column.place]
         if column.inner is not None:
@@ -346,6 +349,9 @@ def batch_of(
         arrays.append(array)
     if not keys:
         return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
-    count = len(positions) if table.many else len(chunk.keys)
-    arrays.append(pa.nulls(count, pa.binary()) if table.many else pa.array(chunk.keys, pa.binary()))
+    if table.many:
+        arrays.append(pa.nulls(len(positions), KEY.type))
+    else:
+        offsets, content = pieces(chunk.keys)
+        arrays.append(pa.Array.from_buffers(KEY.type, len(chunk), [None, pa.py_buffer(offsets), content]))
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema.append(KEY))

@@ -11,47 +11,30 @@ believed: each is held against the buffer's end before it is read, and `ValueErr
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from strobe.look.gather import Bytes, Flags, Positions, Rows, as_column, numbers, pieces, valid
 from strobe.look.types import Field, SparkType
 
-__all__ = ["Bytes", "Rows", "decode_rows"]
-
-Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
-Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
-Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+__all__ = ["decode_rows"]
 
 _MOST_ELEMENTS: Final = 1 << 31
 
 
-class Rows:
-    """A buffer, and where in it each row starts and ends."""
-
-    __slots__ = ("data", "ends", "starts")
-
-    def __init__(self, data: Bytes, starts: Positions, ends: Positions) -> None:
-        self.data, self.starts, self.ends = data, starts, ends
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @classmethod
-    def join(cls, rows: list[bytes]) -> Rows:
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        ends = np.cumsum(lengths)
-        return cls(np.frombuffer(b"".join(rows), np.uint8), ends - lengths, ends)
-
-
-def decode_rows(rows: Rows, fields: tuple[Field, ...]) -> list[pa.Array]:
-    """A column for each field. ValueError if the bytes are no such rows."""
+def decode_rows(rows: Rows, fields: tuple[Field, ...], places: frozenset[int] | None = None) -> list[pa.Array]:
+    """A column for each field; of those that are not asked for by their `places`, one without rows. ValueError if the
+    bytes are no such rows."""
     head = (len(fields) + 63) // 64 * 8
     if len(rows) and int((rows.ends - rows.starts).min()) < head + 8 * len(fields):
         raise ValueError("a row is shorter than its fields")
     columns = []
     for place, field in enumerate(fields):
+        if places is not None and place not in places:
+            columns.append(pa.nulls(0, field.type.arrow))
+            continue
         nulls = _bits(rows.data, rows.starts, np.int64(place))
         columns.append(_column(rows.data, field.type, rows.starts + (head + 8 * place), rows.starts, rows.ends, nulls))
     return columns
@@ -65,7 +48,7 @@ def _column(
         return pa.nulls(len(slots))
     if kind.inline:
         return _fixed(data, kind, slots, nulls)
-    places = _read(data, slots, 8).view(np.int64).reshape(-1)
+    places = numbers(data, slots, "<i8")
     there = np.flatnonzero(~nulls)
     starts = bases[there] + (places[there] >> 32)
     sizes = places[there] & 0xFFFFFFFF
@@ -77,14 +60,13 @@ def _column(
 
 
 def _fixed(data: Bytes, kind: SparkType, slots: Positions, nulls: Flags) -> pa.Array:
-    raw = _read(data, slots, kind.width)
+    raw = numbers(data, slots, f"<i{kind.width}")
     if kind.name == "boolean":
-        buffers = [_valid(nulls), pa.py_buffer(np.packbits(raw.reshape(-1) != 0, bitorder="little"))]
+        buffers = [valid(nulls), pa.py_buffer(np.packbits(raw != 0, bitorder="little"))]
         return pa.Array.from_buffers(kind.arrow, len(slots), buffers)
     if kind.name == "decimal":
-        low = raw.view(np.int64).reshape(-1)
-        raw = np.ascontiguousarray(np.stack((low, low >> 63), axis=1))
-    return pa.Array.from_buffers(kind.arrow, len(slots), [_valid(nulls), pa.py_buffer(np.ascontiguousarray(raw))])
+        raw = np.stack((raw, raw >> 63), axis=1)
+    return pa.Array.from_buffers(kind.arrow, len(slots), [valid(nulls), pa.py_buffer(np.ascontiguousarray(raw))])
 
 
 def _elsewhere(data: Bytes, kind: SparkType, starts: Positions, stops: Positions) -> pa.Array:
@@ -103,7 +85,7 @@ def _elsewhere(data: Bytes, kind: SparkType, starts: Positions, stops: Positions
         return pa.ListArray.from_arrays(offsets, elements, type=kind.arrow)
     if bool((stops - starts < 8).any()):
         raise ValueError("a map is shorter than its head")
-    middle = starts + 8 + _read(data, starts, 8).view(np.int64).reshape(-1)
+    middle = starts + 8 + numbers(data, starts, "<i8")
     if bool((middle < starts + 8).any()) or bool((middle > stops).any()):
         raise ValueError("the keys of a map lead out of it")
     offsets, keys = _elements(data, kind.fields[0].type, starts + 8, middle)
@@ -119,7 +101,7 @@ def _elements(data: Bytes, kind: SparkType, starts: Positions, stops: Positions)
     """The elements of all arrays in a row, and where each array begins among them."""
     if bool((stops - starts < 8).any()):
         raise ValueError("an array is shorter than its head")
-    counts = _read(data, starts, 8).view(np.int64).reshape(-1)
+    counts = numbers(data, starts, "<i8")
     heads = 8 + (counts + 63) // 64 * 8
     if (
         bool((counts < 0).any())
@@ -134,19 +116,13 @@ def _elements(data: Bytes, kind: SparkType, starts: Positions, stops: Positions)
     bases, ends = np.repeat(starts, counts), np.repeat(stops, counts)
     nulls = _bits(data, bases + 8, number)
     slots = bases + np.repeat(heads, counts) + number * kind.width
-    offsets = pa.array(np.concatenate((np.zeros(1, np.int32), upto.astype(np.int32))), pa.int32())
+    offsets = as_column(np.concatenate((np.zeros(1, np.int32), upto.astype(np.int32))))
     return offsets, _column(data, kind, slots, bases, ends, nulls)
 
 
 def _texts(data: Bytes, kind: SparkType, starts: Positions, stops: Positions) -> pa.Array:
-    sizes = stops - starts
-    upto = np.cumsum(sizes)
-    total = int(upto[-1]) if len(upto) else 0
-    if total >= _MOST_ELEMENTS:
-        raise ValueError("its texts are too long")
-    content = data[np.arange(total) + np.repeat(starts - (upto - sizes), sizes)]
-    offsets = np.concatenate((np.zeros(1, np.int32), upto.astype(np.int32)))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    offsets, content = pieces(Rows(data, starts, stops))
+    buffers = [None, pa.py_buffer(offsets), content]
     values = pa.Array.from_buffers(kind.arrow, len(starts), buffers)
     if kind.name == "text":
         try:
@@ -170,25 +146,14 @@ def _large_decimals(data: Bytes, kind: SparkType, starts: Positions, stops: Posi
     return pa.Array.from_buffers(kind.arrow, len(starts), [None, pa.py_buffer(np.ascontiguousarray(raw))])
 
 
-def _read(data: Bytes, places: Positions, width: int) -> Bytes:
-    """`width` bytes from each place."""
-    if len(places) and (int(places.min()) < 0 or int(places.max()) + width > len(data)):
-        raise ValueError("a field leads out of the data")
-    return np.ascontiguousarray(data[places[:, None] + np.arange(width)])
-
-
 def _bits(data: Bytes, starts: Positions, number: Positions | np.int64) -> Flags:
     """Bit `number` of the bits that begin at each start."""
-    byte = _read(data, starts + (number >> 3), 1).reshape(-1)
+    byte = numbers(data, starts + (number >> 3), "u1")
     return ((byte >> (number & 7).astype(np.uint8)) & 1).astype(np.bool_)
-
-
-def _valid(nulls: Flags) -> pa.Buffer | None:
-    return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if bool(nulls.any()) else None
 
 
 def _spread(values: pa.Array, there: Positions, count: int) -> pa.Array:
     """`values` at the places where they are there, null elsewhere."""
     index, nulls = np.zeros(count, np.int64), np.ones(count, np.bool_)
     index[there], nulls[there] = np.arange(len(there)), False
-    return values.take(pa.array(index, mask=nulls))
+    return values.take(as_column(index, nulls))

@@ -1,0 +1,165 @@
+"""Where the records of a run of changes begin: each tells only how long it is, so one leads to the next.
+
+Following a million of them one by one takes a second. So many walkers follow them at once, a step of all of them is
+one indexing: the first starts at the beginning, the others somewhere further on, where what lies there looks like a
+record. A guess is believed when the walker behind it arrives exactly there: then it is a record, because the first
+one is. A guess that was wrong is passed over, and costs time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import numpy as np
+
+from strobe.look.gather import Bytes, Positions, number_at
+
+__all__ = ["record_starts"]
+
+_SAMPLE: Final = 256  # records that are followed one by one; few have no more
+_EACH: Final = 128  # records for each walker
+_WALKERS: Final = 4096
+_WIDEST: Final = 2048  # bytes that are looked through for the start of a record
+_ROUNDS: Final = 8
+_FEW: Final = 48  # walkers that are faster one after the other
+_ENDED, _LOST = -1, -2
+
+Steps = tuple[Positions, "np.ndarray[Any, np.dtype[np.bool_]]", "np.ndarray[Any, np.dtype[np.bool_]]"]
+
+
+def record_starts(data: Bytes, at: int, *, typed: bool) -> Positions:
+    """Every record of `data` from `at` to the mark at their end: a kind (if `typed`), the key with its length, the
+    value with its length. ValueError if one leads out of the data."""
+    walk = _Walk(data, typed)
+    first, at = walk.one_by_one(at, most=_SAMPLE)
+    if at == _ENDED:
+        return first
+    found = [first]
+    guesses = walk.guesses(first, at)
+    for _ in range(_ROUNDS):
+        starts = np.concatenate((np.array([at]), guesses))
+        counts, ends, records = walk.together(starts)
+        reached = np.flatnonzero(ends[:-1] != starts[1:])
+        last = int(reached[0]) if len(reached) else len(starts) - 1
+        found.append(records[: int(counts[: last + 1].sum())])
+        at = int(ends[last])
+        if at == _ENDED:
+            return np.concatenate(found)
+        if at == _LOST:
+            raise ValueError("a change leads out of its file")
+        guesses = guesses[guesses > at]
+    rest, _ = walk.one_by_one(at)
+    return np.concatenate((*found, rest))
+
+
+class _Walk:
+    def __init__(self, data: Bytes, typed: bool) -> None:
+        self._data, self._typed, self._size = data, typed, len(data)
+        self._head = 1 if typed else 0
+        self._ints = number_at(data, ">i4")
+
+    def one_by_one(self, at: int, until: int | None = None, most: int | None = None) -> tuple[Positions, int]:
+        """The records before `until`, at most so many, and where the next one begins."""
+        data, head, size = self._data.data, self._head, self._size
+        until, most = size + 1 if until is None else until, size if most is None else most
+        found: list[int] = []
+        while at < until and len(found) < most:
+            if at + head + (0 if self._typed and at < size and data[at] == 0 else 4) > size:
+                raise ValueError("a change leads out of its file")
+            if self._typed and data[at] == 0:
+                return np.array(found, np.int64), _ENDED
+            key = int.from_bytes(data[at + head : at + head + 4], "big", signed=True)
+            if key == -1 and not self._typed:
+                return np.array(found, np.int64), _ENDED
+            middle = at + head + 4 + key
+            if key < 0 or middle + 4 > size:
+                raise ValueError("a change leads out of its file")
+            value = int.from_bytes(data[middle : middle + 4], "big", signed=True)
+            if middle + 4 + max(value, 0) > size:
+                raise ValueError("a change leads out of its file")
+            found.append(at)
+            at = middle + 4 + max(value, 0)
+        return np.array(found, np.int64), at
+
+    def step(self, places: Positions) -> Steps:
+        """Where the next records begin; which of these are the mark at the end; which are none at all."""
+        head, last = self._head, self._size - 4
+        ended = np.zeros(len(places), np.bool_)
+        if self._typed:
+            ended = (places < self._size) & (self._data[np.minimum(places, self._size - 1)] == 0)
+        lost = (places + head > last) & ~ended
+        key = self._ints[np.minimum(places + head, last)].astype(np.int64)
+        if not self._typed:
+            ended = (key == -1) & ~lost
+        middle = places + (head + 4) + key
+        lost |= (key < 0) | (middle > last)
+        middle[lost | ended] = 0
+        after = middle + 4 + np.maximum(self._ints[middle], 0)
+        return after, ended, (lost | (after > self._size)) & ~ended
+
+    def guesses(self, sample: Positions, at: int) -> Positions:
+        """Places beyond `at` that look like the first one of a record, far apart."""
+        head, ints = self._head, self._ints
+        keys = ints[sample + head].astype(np.int64)
+        mean = max((at - int(sample[0])) // len(sample), 1)
+        count = min((self._size - at) // (mean * _EACH), _WALKERS)
+        if count < 2:
+            return np.zeros(0, np.int64)
+        longest = int(np.diff(sample, append=at).max())
+        width = min(2 * longest, (self._size - at) // count, _WIDEST)
+        marks = at + np.arange(1, count) * ((self._size - at) // count)
+        places = (marks[:, None] + np.arange(width)).reshape(-1)
+        places = places[places + head + 4 <= self._size]
+        lengths = np.unique(keys)
+        there = ints[places + head]
+        if len(lengths) <= 8:
+            likely = np.zeros(len(places), np.bool_)
+            for length in lengths.tolist():
+                likely |= there == length
+        else:
+            likely = (there >= int(lengths[0])) & (there <= int(lengths[-1]))
+        if self._typed:
+            kind = self._data[places]
+            likely &= (kind == 0x01) | (kind == 0x10)
+        places = places[likely]
+        later = places
+        for _ in range(3):
+            later, ended, lost = self.step(later)
+            good = ~lost & ~ended
+            places, later = places[good], later[good]
+        _, firsts = np.unique(np.searchsorted(marks, places, side="right"), return_index=True)
+        return places[firsts]
+
+    def together(self, starts: Positions) -> tuple[Positions, Positions, Positions]:
+        """From each start to where the next one is, or beyond: how many records each has found, where it came to, and
+        all records, those of the first before those of the second and so on."""
+        limits = np.append(starts[1:], self._size + 1)
+        ends = np.full(len(starts), _LOST, np.int64)
+        counts = np.zeros(len(starts), np.int64)
+        steps: list[tuple[Positions, Positions]] = []
+        walkers, places = np.arange(len(starts)), starts
+        while len(walkers) > _FEW:
+            after, ended, lost = self.step(places)
+            on = ~(ended | lost)
+            steps.append((walkers[on], places[on]))
+            counts[walkers[on]] += 1
+            ends[walkers[ended]] = _ENDED
+            walkers, after = walkers[on], after[on]
+            arrived = after >= limits[walkers]
+            ends[walkers[arrived]] = after[arrived]
+            walkers, places = walkers[~arrived], after[~arrived]
+        singles: list[tuple[int, int, Positions]] = []
+        for walker, place in zip(walkers.tolist(), places.tolist(), strict=True):
+            with contextlib.suppress(ValueError):
+                alone, ends[walker] = self.one_by_one(place, int(limits[walker]))
+                singles.append((walker, int(counts[walker]), alone))
+                counts[walker] += len(alone)
+        begins = np.cumsum(counts) - counts
+        records = np.empty(int(counts.sum()), np.int64)
+        for number, (who, where) in enumerate(steps):
+            records[begins[who] + number] = where
+        for walker, before, alone in singles:
+            at = int(begins[walker]) + before
+            records[at : at + len(alone)] = alone
+        return counts, ends, records

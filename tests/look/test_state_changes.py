@@ -1,0 +1,146 @@
+"""Changes read all at once are what reading them one by one gives, whatever bytes they have."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import lz4.block
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strobe.look import key_hashes, records
+from strobe.look.gather import Rows, pieces
+from strobe.look.key_hashes import hashes_of, last_of_each, rows_with
+from strobe.look.records import record_starts
+from strobe.look.state_changes import Changes, StepByStep, last_changes
+
+PUT, DELETE, MERGE, RANGE = 1, 0x10, 0x11, 0x20
+Record = tuple[int, bytes, bytes | None]
+
+
+def run(changes: list[Record], *, typed: bool) -> tuple[bytes, list[int]]:
+    """The bytes of some records, and where each begins."""
+    out, starts = b"\0\2v2" if typed else b"", []
+    parts = [out]
+    at = len(out)
+    for kind, key, value in changes:
+        starts.append(at)
+        body = bytes([kind]) if typed else b""
+        body += struct.pack(">i", len(key)) + key
+        body += struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
+        parts.append(body)
+        at += len(body)
+    return b"".join(parts) + (b"\0" if typed else b"\xff" * 4), starts
+
+
+def packed(data: bytes) -> bytes:
+    content: bytes = lz4.block.compress(data, store_size=False)
+    return struct.pack("<8sBiii", b"LZ4Block", 0x25, len(content), len(data), 0) + content
+
+
+def left(files: list[list[Record]], *, typed: bool = True) -> Changes | StepByStep:
+    found = {f"{n}.changelog": packed(run(each, typed=typed)[0]) for n, each in enumerate(files, 1)}
+    return last_changes(tuple(found), found.__getitem__)
+
+
+def many(seed: int, *, lengths: tuple[int, ...], longest: int, count: int = 20_000) -> list[Record]:
+    source = random.Random(seed)
+    kinds = [(PUT, True)] * 9 + [(DELETE, False)]
+    found: list[Record] = []
+    for _ in range(count):
+        kind, there = source.choice(kinds)
+        key = source.randbytes(source.choice(lengths))
+        found.append((kind, key, bytes(source.randrange(longest)) + b"\1" if there else None))
+    return found
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize(
+    ("lengths", "longest"),
+    [((17,), 60), ((25, 33, 41), 300), (tuple(range(1, 40)), 30), ((17,), 5000), ((0,), 1)],
+)
+def test_records_are_found_wherever_they_begin(typed: bool, lengths: tuple[int, ...], longest: int) -> None:
+    changes = many(1, lengths=lengths, longest=longest, count=4000 if longest > 1000 else 20_000)
+    data, starts = run(changes, typed=typed)
+    found = record_starts(np.frombuffer(data, np.uint8), 4 if typed else 0, typed=typed)
+    assert found.tolist() == starts
+
+
+def test_what_only_looks_like_a_record_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that are runs of records themselves, so that every guess inside one of them is wrong."""
+    inner, _ = run([(PUT, b"k" * 17, b"v" * 20)] * 40, typed=False)
+    short: list[Record] = [(PUT, b"k" * 17, b"v" * 20)]
+    long: list[Record] = [(PUT, b"k" * 17, inner + b"?")]
+    changes = short * 300 + long * 2000
+    data, starts = run(changes, typed=False)
+    found = record_starts(np.frombuffer(data, np.uint8), 0, typed=False)
+    assert found.tolist() == starts
+    monkeypatch.setattr(records, "_ROUNDS", 1)  # then the rest is followed one by one
+    assert record_starts(np.frombuffer(data, np.uint8), 0, typed=False).tolist() == starts
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_records_that_are_cut_off_are_no_records(typed: bool) -> None:
+    data, starts = run(many(2, lengths=(17,), longest=60), typed=typed)
+    for end in (len(data) - 1, len(data) - 5, starts[-1] + 3, starts[5000], starts[300] + 10, starts[3] + 2, 5):
+        with pytest.raises(ValueError, match="leads out"):
+            record_starts(np.frombuffer(data[:end], np.uint8), 4 if typed else 0, typed=typed)
+
+
+def test_what_follows_the_mark_at_the_end_does_not_count() -> None:
+    data, starts = run(many(3, lengths=(17,), longest=60, count=5000), typed=False)
+    assert record_starts(np.frombuffer(data * 3, np.uint8), 0, typed=False).tolist() == starts
+
+
+@given(st.lists(st.lists(st.tuples(st.binary(max_size=2), st.none() | st.binary(max_size=3)), max_size=40), max_size=4))
+def test_the_last_change_of_each_key_counts(files: list[list[tuple[bytes, bytes | None]]]) -> None:
+    expected: dict[bytes, bytes | None] = {}
+    for key, value in (change for file in files for change in file):
+        expected[key] = value
+    found = left([[(DELETE if v is None else PUT, k, v) for k, v in file] for file in files])
+    assert isinstance(found, Changes)
+    values = [None if gone else v for gone, v in zip(found.gone.tolist(), found.values.to_list(), strict=True)]
+    assert dict(zip(found.keys.to_list(), values, strict=True)) == expected
+    assert len(found.keys) == len(expected)
+
+
+def test_changes_that_append_and_remove_ranges_are_taken_in_their_order() -> None:
+    found = left(
+        [[(PUT, b"a", b"1"), (PUT, b"b", b"1"), (MERGE, b"a", b"2"), (MERGE, b"c", b"3")], [(RANGE, b"b", b"c")]]
+    )
+    assert isinstance(found, StepByStep)
+    assert found.changed == {b"a": (False, b"12"), b"b": (False, None), b"c": (True, b"3")}
+    assert found.ranges == [(b"b", b"c")]
+
+
+@pytest.mark.parametrize("agree", [False, True])
+def test_keys_are_told_apart_also_where_their_hashes_agree(agree: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if agree:
+        monkeypatch.setattr(key_hashes, "hashes_of", lambda keys: np.zeros(len(keys), np.uint64))
+    source = random.Random(4)
+    keys = [source.randbytes(source.choice((0, 3, 8, 9, 17))) for _ in range(600)]
+    rows = keys + source.choices(keys, k=600)
+    last = {key: place for place, key in enumerate(rows)}
+    assert last_of_each(Rows.join(rows)).tolist() == sorted(last.values())
+    wanted, known = [*keys[:50], b"none such"], Rows.join(rows)
+    found = rows_with(known.take, key_hashes.hashes_of(known), Rows.join(wanted))
+    assert found.tolist() == [place for place, key in enumerate(rows) if key in wanted]
+
+
+def test_keys_that_differ_in_one_byte_have_different_hashes() -> None:
+    keys = [bytes(at) + b"\1" + bytes(40 - at) for at in range(41)] + [bytes(size) for size in range(42)]
+    assert len(set(hashes_of(Rows.join(keys)).tolist())) == len(keys)
+
+
+@given(st.lists(st.binary(max_size=9)), st.randoms(use_true_random=False))
+def test_runs_of_bytes_are_laid_together(parts: list[bytes], source: random.Random) -> None:
+    rows = Rows.join(parts)
+    order = list(range(len(parts)))
+    for _ in range(2):
+        offsets, content = pieces(rows.take(np.array(order, np.int64)))
+        assert content.to_pybytes()[: offsets[-1]] == b"".join(parts[place] for place in order)
+        assert offsets.tolist() == [sum(len(parts[p]) for p in order[:n]) for n in range(len(order) + 1)]
+        order = source.sample(order, len(order) // 2)
