@@ -12,10 +12,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from chaos.processes import MARK, command, is_alive, kill, marked
-from strobe.hosts.spark.home.job_home import read_runtime
+from strobe.store.runtime import UNKNOWN, Runtime, read_runtime
 
 __all__ = ["JOB", "Driver", "Start"]
 
@@ -78,11 +77,11 @@ class Driver:
             self.older.append(self.present)
             self.present = None
 
-    def runtime(self) -> dict[str, Any]:
+    def runtime(self) -> Runtime:
         try:
-            return read_runtime(self.home, JOB) or {}
+            return read_runtime(self.home, JOB) or UNKNOWN
         except Exception:  # half a file cannot be, but a disk that is full, or a home that is not there yet
-            return {}
+            return UNKNOWN
 
     @property
     def running(self) -> bool:
@@ -90,7 +89,7 @@ class Driver:
         if self.present is None or not self.present.alive:
             return False
         said = self.runtime()
-        return said.get("state") == "running" and said.get("pid") == self.present.process.pid
+        return said.state == "running" and said.pid == self.present.process.pid
 
     def reap(self) -> str | None:
         """How the present driver has ended, if it has; from then on there is none."""

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Failed, Misuse
 from strobe.store.holding import is_held
+from strobe.store.runtime import read_runtime
 from tests.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers
 from tests.spark.test_pipeline import ledger
 
@@ -61,8 +61,8 @@ def check_nothing_runs(spark: SparkSession, tmp_path: Path) -> Callable[[], None
         assert not is_held(tmp_path / "home", "p")
         runtime = read_runtime(tmp_path / "home", "p")
         assert runtime is not None
-        assert runtime["state"] == "failed"
-        assert "it did not start: " in runtime["error"]
+        assert runtime.state == "failed"
+        assert "it did not start: " in runtime.error
         ours = ("stage-", "agent-", "coordinator", "heartbeat", "gate", "control", "watch")
         left = set(threading.enumerate()) - others
         assert [t.name for t in left if t.name.startswith(ours)] == []

@@ -13,12 +13,13 @@ import pytest
 
 from strobe.hosts.spark.checkpoint.stage_files import adopt_checkpoints, stage_checkpoint
 from strobe.hosts.spark.home import job_home as home_module
-from strobe.hosts.spark.home.job_home import JobHome, read_runtime
+from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.restore.restore import sweep_leftovers
 from strobe.model.errors import Fenced, Misuse
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.store import holding
 from strobe.store.holding import is_held
+from strobe.store.runtime import Runtime, read_runtime
 
 Claim = Callable[[], JobHome]
 UID = NodeId("s")
@@ -196,7 +197,7 @@ def test_a_driver_that_was_given_up_changes_nothing_any_more(claim: Claim) -> No
     with pytest.raises(Fenced):
         first.check_owner()
     assert remembered(second) == known
-    assert read_runtime(second.home, "j") == {"pid": 2}
+    assert read_runtime(second.home, "j") == Runtime(pid=2)
     second.check_owner()
     first.release()
     second.check_owner()

@@ -13,8 +13,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 
-from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.jvm.session import spark_ended
+from strobe.store.runtime import UNKNOWN, read_runtime
 from tests.spark.jobs import eventually
 from tests.spark.ledger_data import delta_rows, expected_balances, write_transfers
 from tests.support.processes import children, command
@@ -68,7 +68,7 @@ def test_a_driver_whose_jvm_is_killed_ends_at_once_and_the_next_run_resumes(tmp_
     run = start(tmp_path)
     try:
         eventually(lambda: run.poll() is not None or (tmp_path / "out/balances/_delta_log").exists(), "some work")
-        eventually(lambda: (read_runtime(tmp_path / "home", "ledger") or {}).get("state") != "starting", "it runs")
+        eventually(lambda: (read_runtime(tmp_path / "home", "ledger") or UNKNOWN).state == "running", "it runs")
         (jvm,) = [c for c in children(run.pid) if "SparkSubmit" in command(c)]
         os.kill(jvm, signal.SIGKILL)
         assert run.wait(120) == 1

@@ -39,10 +39,10 @@ class Replaying:
     allow_changed_state: tuple[str, ...]
 
     def load(self, session: Session, job: str, file: str | None) -> Pipeline:
-        from strobe.hosts.spark.home.job_home import read_runtime
         from strobe.hosts.spark.pipeline.loading import load_pipeline
+        from strobe.store.runtime import UNKNOWN, read_runtime
 
-        noted = (read_runtime(session.home, job) or {}).get("target")
+        noted = (read_runtime(session.home, job) or UNKNOWN).target
         target = self.target or (file if file is not None and file.endswith(".py") else noted)
         if not target:
             raise Misuse(

@@ -7,9 +7,9 @@ from dataclasses import asdict
 import click
 
 from strobe.cli.output import Command, Session, common_options
-from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.home.listing import list_jobs
 from strobe.model.errors import StrobeError
+from strobe.store.runtime import SPARK, UNKNOWN, read_runtime
 
 __all__ = ["job_kind", "list_command", "numbers"]
 
@@ -34,9 +34,9 @@ def list_command(session: Session) -> None:
 def job_kind(session: Session, job: str) -> str:
     """Which host runs it: `spark`, or `live`."""
     try:
-        return str((read_runtime(session.home, job) or {}).get("kind", "spark"))
+        return (read_runtime(session.home, job) or UNKNOWN).kind
     except StrobeError:
-        return "spark"
+        return SPARK
 
 
 def numbers(job: str, checkpoints: tuple[int, ...] | None) -> str:

@@ -14,11 +14,12 @@ from strobe.cli.options import write_files
 from strobe.cli.output import Command, Session, check_writable, common_options
 from strobe.cli.system_view import check_lines, counted, head_of, human_size, node_table, snapshot_table
 from strobe.hosts.live.journal.journals import whole_journal
-from strobe.hosts.live.system.commands import ask, read_runtime, the_system
+from strobe.hosts.live.system.commands import ask, live_runtime, the_system
 from strobe.hosts.live.system.report import report_from_json
 from strobe.store.holding import is_held
 from strobe.store.layout import MANIFEST
 from strobe.store.places import checkpoints_of
+from strobe.store.runtime import UNKNOWN
 from strobe.verify.journal import Journal
 
 __all__ = ["live"]
@@ -47,18 +48,17 @@ def status_command(name: str | None, session: Session) -> None:
     """Show a system: messages per second, queues, snapshots."""
     system = the_system(session.home, name)
     if not is_held(session.home, system):
-        runtime = read_runtime(session.home, system) or {}
-        state = runtime.get("state", "unknown")
-        state = "dead" if state in ("starting", "running") else state
+        runtime = live_runtime(session.home, system) or UNKNOWN
+        state = "dead" if runtime.state in ("starting", "running") else runtime.state
         kept = list(checkpoints_of(session.home, system).list())
         if session.json:
-            session.answer({"system": system, "state": state, "error": runtime.get("error", ""), "retained": kept})
+            session.answer({"system": system, "state": state, "error": runtime.error, "retained": kept})
             return
         session.say((system, "bold"), f"  {state}  (not running)")
-        if runtime.get("error"):
-            session.say(("error: ", "red"), str(runtime["error"]))
+        if runtime.error:
+            session.say(("error: ", "red"), runtime.error)
         session.say(f"snapshots: {', '.join(map(str, kept)) or 'none'}")
-        session.say(f"`strobe live up {runtime.get('topology') or 'TOPOLOGY'}` goes on from the last one.")
+        session.say(f"`strobe live up {runtime.topology or 'TOPOLOGY'}` goes on from the last one.")
         return
     value = ask(session.home, system, "GET", "/v1/status")
     if session.json:

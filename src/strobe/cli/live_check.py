@@ -16,11 +16,12 @@ from strobe.hosts.live.api.topology import Topology
 from strobe.hosts.live.snapshot.checks import Check
 from strobe.hosts.live.snapshot.reading import load_any
 from strobe.hosts.live.snapshot.snapshots import Loaded, check_fits
-from strobe.hosts.live.system.commands import ask, read_runtime, running_systems
+from strobe.hosts.live.system.commands import ask, live_runtime, running_systems
 from strobe.model.errors import Misuse, StrobeError
 from strobe.predicates.stable import Finding
 from strobe.store.locate import jobs_in
 from strobe.store.manifest import Manifest
+from strobe.store.runtime import UNKNOWN
 
 __all__ = ["check_command"]
 
@@ -124,12 +125,11 @@ def _topology(name: str, target: str | None, home: Path) -> Topology:
     system = name.partition("/")[0]
     if system not in jobs_in(home):
         system = load_any(name, home)[0].job
-    runtime = (read_runtime(home, system) if system in jobs_in(home) else None) or {}
-    known = runtime.get("topology")
-    if not known:
+    runtime = (live_runtime(home, system) if system in jobs_in(home) else None) or UNKNOWN
+    if not runtime.topology:
         raise Misuse(
             f"Which classes {system!r} consists of is not known here.",
             untouched="Nothing was looked at.",
             next="Name the topology that it was brought up with: --topology FILE.",
         )
-    return load_topology(os.path.join(str(runtime.get("directory", "")), str(known)))
+    return load_topology(os.path.join(runtime.directory, runtime.topology))

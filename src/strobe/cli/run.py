@@ -30,7 +30,6 @@ from strobe.hosts.spark.job.rehearse import rehearse
 from strobe.hosts.spark.jvm.session import end_spark
 from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
-from strobe.hosts.spark.pipeline.settings import settings_of
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.restore.resume import ResumePlan
 from strobe.hosts.spark.snapshot.metrics import status_json
@@ -149,8 +148,7 @@ def run_command(
             job = _started(pipeline, watchers, session, master, base, restore, supervisor)
         _stop_on_signals(job)
         watchers.watch_job(job)
-        about = settings_of(pipeline)
-        job.home.publish(target=_absolute(target), base=str((base or Path()).absolute()), settings=about)
+        job.home.publish(target=_absolute(target), base=str((base or Path()).absolute()))
         told.running()
         if quiet:
             job.wait()

@@ -40,11 +40,12 @@ import click
 
 from strobe.cli.detach import Starter
 from strobe.cli.output import ARGUMENTS
-from strobe.hosts.spark.home.job_home import JobHome, read_runtime
+from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.job_state import UNFINISHED
 from strobe.hosts.spark.home.supervision import Supervision, SupervisorStatus, note_supervision
 from strobe.model.backoff import backoff
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.store.runtime import UNKNOWN, read_runtime
 from strobe.store.times import utc_text
 
 __all__ = [
@@ -225,12 +226,12 @@ class Supervisor:
         if code < 0:
             return f"its driver was killed by signal {-code}"
         try:
-            runtime = read_runtime(self._home, self._job) or {}
+            runtime = read_runtime(self._home, self._job) or UNKNOWN
         except StrobeError:
-            runtime = {}
-        if runtime.get("state") in UNFINISHED or not runtime.get("error"):
+            runtime = UNKNOWN
+        if runtime.state in UNFINISHED or not runtime.error:
             return f"its driver ended with code {code}"
-        return str(runtime["error"])
+        return runtime.error
 
     def _note(self, supervision: Supervision) -> None:
         note_supervision(self._home, self._job, supervision)

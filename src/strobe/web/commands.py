@@ -17,11 +17,11 @@ from threading import Lock
 from typing import Any, Final
 
 from strobe.hosts.live.system.commands import ask as ask_system
-from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.job.control import call_job
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import check_uid
 from strobe.store.holding import is_held
+from strobe.store.runtime import UNKNOWN, read_runtime
 from strobe.web.snapshot_reader import SnapshotReader
 from strobe.web.views import Answer, Plan, Restorable, Rows
 
@@ -89,15 +89,15 @@ class Commands:
     def plan(self, job: str, snapshot: int, fork: str) -> Plan:
         """The dry run of a restore in place, or of a fork under another name, with the file that the job was run from:
         the page names no code."""
-        runtime = read_runtime(self._home, job) or {}
-        target, base = runtime.get("target"), runtime.get("base")
-        words = ["run", "-s", self._name(job, snapshot), str(target or "FILE")]
+        runtime = read_runtime(self._home, job) or UNKNOWN
+        target, base = runtime.target, runtime.base
+        words = ["run", "-s", self._name(job, snapshot), target or "FILE"]
         if fork:
             words += ["--name", check_uid(fork, "name"), "--base", f"{base or '.'}/{fork}"]
         elif base:
-            words += ["--base", str(base)]
+            words += ["--base", base]
         command = shlex.join(["strobe", *words, "--home", str(self._home)])
-        if not isinstance(target, str):
+        if not target:
             raise Misuse(
                 f"Nobody noted from which file job {job!r} was run, so its restore cannot be planned here.",
                 untouched="Nothing was changed.",

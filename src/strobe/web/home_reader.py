@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.home.listing import summarise
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.redaction import redact
@@ -18,6 +17,7 @@ from strobe.model.suggest import did_you_mean
 from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
 from strobe.store.manifest import Manifest
+from strobe.store.runtime import UNKNOWN, Runtime, read_runtime
 from strobe.web.drawing import Link, draw
 from strobe.web.home_place import HomePlace
 from strobe.web.snapshot_reader import SnapshotReader, links_of
@@ -49,7 +49,7 @@ class HomeReader:
                 untouched="Nothing was changed.",
                 next=f"{did_you_mean(name, known)}The jobs there: {', '.join(known) or 'none'}.",
             )
-        return str(self._runtime(name).get("kind", "spark"))
+        return self._runtime(name).kind
 
     def names(self) -> tuple[str, ...]:
         """Of all jobs and live systems."""
@@ -62,7 +62,7 @@ class HomeReader:
 
     def row(self, name: str) -> tuple[JobRow, Asked]:
         runtime = self._runtime(name)
-        kind = str(runtime.get("kind", "spark"))
+        kind = runtime.kind
         try:
             summary = summarise(self.home, name, self._snapshots.kept)
         except (StrobeError, OSError) as error:
@@ -81,7 +81,7 @@ class HomeReader:
             state=self._state(summary.state, status, asked),
             live=summary.live,
             started=summary.started,
-            ended=str(runtime.get("ended", "")),
+            ended=runtime.ended,
             error=redact(str(status.get("error") or summary.error)),
             trouble=asked.trouble,
             incarnation=summary.incarnation if kind == "spark" else status.get("incarnation"),
@@ -109,7 +109,15 @@ class HomeReader:
             drawing=draw(stages, links),
             known_by=known_by,
             stages=[
-                _stage(uid, _of(status, uid), held, row, descriptions.get(uid), manifest, _settings(runtime, uid))
+                _stage(
+                    uid,
+                    _of(status, uid),
+                    held,
+                    row,
+                    descriptions.get(uid),
+                    manifest,
+                    dict(runtime.settings.get(uid, {})),
+                )
                 for uid in stages
             ],
             channels=channels,
@@ -117,7 +125,7 @@ class HomeReader:
             sinks=sinks,
             under_way=[p for p in status.get("checkpoints", []) if p.get("status") == "in progress"],
             facts={k: v for k, v in status.items() if k not in _NOT_FACTS},
-            target=str(runtime.get("target", "")),
+            target=runtime.target,
             sampled=time.time() if status else 0.0,
         )
 
@@ -126,11 +134,11 @@ class HomeReader:
             return "elsewhere"
         return "silent" if asked.trouble and state == "running" else str(status.get("state", state))
 
-    def _runtime(self, name: str) -> dict[str, Any]:
+    def _runtime(self, name: str) -> Runtime:
         try:
-            return read_runtime(self.home, name) or {}
+            return read_runtime(self.home, name) or UNKNOWN
         except (StrobeError, OSError):
-            return {}
+            return UNKNOWN
 
     def _descriptions(self, name: str) -> Mapping[str, dict[str, Any]]:
         """What each stage was when it last started: operators, sources, schema."""
@@ -197,7 +205,7 @@ def _stage(
     row: JobRow,
     description: dict[str, Any] | None,
     manifest: Manifest | None,
-    settings: dict[str, str],
+    settings: Mapping[str, str],
 ) -> StageView:
     figures = {k: v for k, v in status.items() if k not in _OWN}
     if manifest is not None and uid in manifest.nodes and "state_bytes" not in figures:
@@ -211,14 +219,8 @@ def _stage(
         figures=figures,
         description=description or {},
         sinks=sinks,
-        settings=settings,
+        settings=dict(settings),
     )
-
-
-def _settings(runtime: Mapping[str, Any], uid: str) -> dict[str, str]:
-    noted = runtime.get("settings")
-    of_stage = noted.get(uid) if isinstance(noted, dict) else None
-    return {str(k): str(v) for k, v in of_stage.items()} if isinstance(of_stage, dict) else {}
 
 
 def _mood(uid: str, status: Mapping[str, Any], held: set[str], row: JobRow) -> str:

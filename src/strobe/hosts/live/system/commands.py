@@ -7,7 +7,6 @@ and performed in the system's event loop, where everything else happens too. Wha
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import select
@@ -15,17 +14,19 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
-from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
 from strobe.store.locate import jobs_in
+from strobe.store.runtime import LIVE, UNKNOWN, Runtime, read_runtime, runtime_json
 
-__all__ = ["Action", "CommandServer", "RuntimeFile", "ask", "read_runtime", "running_systems", "the_system"]
+__all__ = ["Action", "CommandServer", "RuntimeFile", "ask", "live_runtime", "running_systems", "the_system"]
 
 _log = logging.getLogger("strobe.live")
 _POLL: Final = 0.25
@@ -41,12 +42,12 @@ class RuntimeFile:
 
     def __init__(self, home: Path, name: str, **facts: Any) -> None:
         self._path = home.absolute() / JobLayout(name).runtime
-        self._facts = {"kind": "live", "pid": os.getpid(), "host": socket.gethostname(), **facts}
+        self._said = Runtime(kind=LIVE, job=name, pid=os.getpid(), host=socket.gethostname(), **facts)
 
     def say(self, **facts: Any) -> None:
-        self._facts.update(facts)
+        self._said = replace(self._said, **facts)
         try:
-            write_durably(self._path, json.dumps(self._facts, indent=1), durable=False)
+            write_durably(self._path, runtime_json(self._said), durable=False)
         except OSError as error:
             raise Failed(
                 f"{self._path} cannot be written: {error.strerror or error}.",
@@ -113,24 +114,14 @@ def _hung_up(connection: socket.socket) -> bool:
 # ── the other side ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_runtime(home: Path, name: str) -> dict[str, Any] | None:
-    """What the system says of itself; None if it is no live system, or was never started here."""
-    path = home / JobLayout(name).runtime
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise Damaged(
-            f"{path} cannot be read: {error}.",
-            untouched="Nothing was changed.",
-            next="Bring the system up again: that writes it anew. Its snapshots do not depend on it.",
-        ) from error
-    return value if isinstance(value, dict) and value.get("kind") == "live" else None
+def live_runtime(home: Path, name: str) -> Runtime | None:
+    """None if it is no live system, or was never started here."""
+    runtime = read_runtime(home, name)
+    return runtime if runtime is not None and runtime.kind == LIVE else None
 
 
 def running_systems(home: Path) -> tuple[str, ...]:
-    return tuple(name for name in jobs_in(home) if is_held(home, name) and read_runtime(home, name) is not None)
+    return tuple(name for name in jobs_in(home) if is_held(home, name) and live_runtime(home, name) is not None)
 
 
 def the_system(home: Path, name: str | None) -> str:
@@ -151,7 +142,7 @@ def the_system(home: Path, name: str | None) -> str:
             untouched="Nothing was changed.",
             next=f"Those that are there: {', '.join(known) or 'none'}. Another home: --home DIR.",
         )
-    if read_runtime(home, name) is None:
+    if live_runtime(home, name) is None:
         raise Misuse(
             f"{name!r} is no live system.", untouched="Nothing was changed.", next=f"See: strobe status {name}"
         )
@@ -162,14 +153,14 @@ def ask(
     home: Path, name: str, method: str, path: str, body: dict[str, Any] | None = None, *, timeout: float | None = 10.0
 ) -> dict[str, Any]:
     """Ask a running system something, from another process."""
-    runtime = read_runtime(home, name) or {}
-    if not is_held(home, name) or not isinstance(runtime.get("port"), int):
+    runtime = live_runtime(home, name) or UNKNOWN
+    if not is_held(home, name) or runtime.port is None:
         raise Misuse(
             f"System {name!r} is not running.",
             untouched="Nothing was changed.",
-            next=f"Bring it up: strobe live up {runtime.get('topology', 'TOPOLOGY')}",
+            next=f"Bring it up: strobe live up {runtime.topology or 'TOPOLOGY'}",
         )
     return request(
-        runtime["port"], home / JobLayout(name).token, method, path, body, timeout=timeout, who=f"system {name!r}",
-        gone=f"If its process {runtime.get('pid', '?')} is gone, bring it up again: strobe live up TOPOLOGY",
+        runtime.port, home / JobLayout(name).token, method, path, body, timeout=timeout, who=f"system {name!r}",
+        gone=f"If its process {runtime.pid or '?'} is gone, bring it up again: strobe live up TOPOLOGY",
     )  # fmt: skip

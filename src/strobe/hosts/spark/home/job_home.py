@@ -39,22 +39,12 @@ from strobe.model.ids import Incarnation, SnapshotId
 from strobe.store.holding import LEASE, machine_of, this_machine
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
+from strobe.store.runtime import UNKNOWN, read_runtime, runtime_json
 
-__all__ = ["LEASE", "JobHome", "JobMemory", "host_name", "read_runtime"]
+__all__ = ["LEASE", "JobHome", "JobMemory", "host_name"]
 
 _log = logging.getLogger("strobe.home")
 HEARTBEAT = min(1.0, LEASE / 4)
-
-
-def read_runtime(home: Path, job: str) -> dict[str, Any] | None:
-    """What the job's driver says of itself: pid, port, state, …; None if it was never started here."""
-    try:
-        value = json.loads((home / JobLayout(job).runtime).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise Damaged(f"{home / JobLayout(job).runtime} cannot be read: {error}.") from error
-    return value if isinstance(value, dict) else None
 
 
 class JobHome:
@@ -70,7 +60,7 @@ class JobHome:
         self._durable: set[Path] = set()  # directories whose names are, up to the home
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
-        self._runtime: dict[str, Any] = {}
+        self._runtime = UNKNOWN
 
     def path(self, key: str) -> Path:
         return self.home / key
@@ -114,7 +104,7 @@ class JobHome:
         """Change the memory, durably, in one write."""
         with self._write_lock:
             memory = replace(self.memory, **changes)
-            self._write(self.layout.incarnation, memory_json(memory), durable=True)
+            self._write(self.layout.incarnation, json.dumps(memory_json(memory), indent=1), durable=True)
             self.memory = memory
 
     def write(self, key: str, value: dict[str, Any]) -> None:
@@ -126,7 +116,7 @@ class JobHome:
                 for above in target.parents[: len(Path(key).parts)]:
                     fsync(above)
                 self._durable.add(target.parent)
-            self._write(key, value, durable=True)
+            self._write(key, json.dumps(value, indent=1), durable=True)
 
     def discard(self, path: Path) -> None:
         """Delete a directory or a file of the job, if there is one; Fenced if this is no longer the job's driver."""
@@ -148,8 +138,8 @@ class JobHome:
     def publish(self, **facts: Any) -> None:
         """Facts about the running driver, for those who look from outside."""
         with self._write_lock:
-            self._runtime.update(facts)
-            self._write(self.layout.runtime, self._runtime, durable=False)
+            self._runtime = replace(self._runtime, **facts)
+            self._write(self.layout.runtime, runtime_json(self._runtime), durable=False)
 
     def release(self) -> None:
         self.stop_heartbeat()
@@ -282,11 +272,11 @@ class JobHome:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._no_memory(path, f"{type(error).__name__}: {error}") from error
 
-    def _write(self, key: str, value: dict[str, Any], *, durable: bool) -> None:
+    def _write(self, key: str, text: str, *, durable: bool) -> None:
         """Fenced if this is no longer the job's driver: then the file is as it was."""
         target = self.path(key)
         try:
-            write_durably(target, json.dumps(value, indent=1), fresh=self._own / target.name, durable=durable)
+            write_durably(target, text, fresh=self._own / target.name, durable=durable)
         except FileNotFoundError:
             raise self._fenced() from None
         except OSError as error:
@@ -314,10 +304,10 @@ class JobHome:
 
     def _running(self) -> Misuse:
         try:
-            runtime = read_runtime(self.home, self.job) or {}
+            runtime = read_runtime(self.home, self.job) or UNKNOWN
         except Damaged:
-            runtime = {}
-        who = f"process {runtime.get('pid', '?')} on {runtime.get('host', 'this machine')}"
+            runtime = UNKNOWN
+        who = f"process {runtime.pid or '?'} on {runtime.host or 'this machine'}"
         return Misuse(
             f"Job {self.job!r} is already running: {who} holds it.",
             untouched="That run was left alone.",

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.home.job_state import UNFINISHED
 from strobe.hosts.spark.home.silence import silence
 from strobe.model.errors import StrobeError
 from strobe.store.holding import is_held
 from strobe.store.locate import jobs_in
 from strobe.store.places import checkpoints_of
+from strobe.store.runtime import UNKNOWN, Runtime, read_runtime
 
 __all__ = ["JobSummary", "list_jobs", "summarise"]
 
@@ -40,14 +40,14 @@ def list_jobs(home: Path) -> tuple[JobSummary, ...]:
 def summarise(home: Path, job: str, checkpoints: Callable[[str], Sequence[int] | None] | None = None) -> JobSummary:
     """`checkpoints`: how to get those of a job, for whoever looks often and keeps what it has seen."""
     try:
-        runtime = read_runtime(home, job) or {}
+        runtime = read_runtime(home, job) or UNKNOWN
     except StrobeError as error:
-        runtime = {"error": error.what}
+        runtime = Runtime(error=error.what)
     try:
         live = is_held(home, job)
     except StrobeError as error:  # another user's
-        runtime, live = {"error": error.what}, False
-    state = str(runtime.get("state", "unknown"))
+        runtime, live = Runtime(error=error.what), False
+    state = runtime.state
     quiet = silence(home, job) if live else None
     if quiet is not None:
         state = quiet.state
@@ -57,10 +57,10 @@ def summarise(home: Path, job: str, checkpoints: Callable[[str], Sequence[int] |
         job=job,
         state=state,
         live=live,
-        pid=runtime.get("pid"),
-        started=str(runtime.get("started", "")),
-        error=str(runtime.get("error", "")),
-        incarnation=runtime.get("incarnation"),
+        pid=runtime.pid,
+        started=runtime.started,
+        error=runtime.error,
+        incarnation=runtime.incarnation,
         checkpoints=_checkpoints(home, job) if checkpoints is None else _as_tuple(checkpoints(job)),
     )
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from strobe.hosts.shared.clock import SYSTEM
-from strobe.hosts.spark.home.job_home import LEASE, host_name, read_runtime
+from strobe.hosts.spark.home.job_home import LEASE, host_name
 from strobe.model.errors import Failed, StrobeError
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
+from strobe.store.runtime import UNKNOWN, read_runtime
 
 __all__ = ["Silence", "silence"]
 
@@ -56,15 +57,15 @@ class Silence:
 def silence(home: Path, job: str) -> Silence | None:
     """None if nobody holds the job, or its driver is well."""
     try:
-        runtime = read_runtime(home, job) or {}
+        runtime = read_runtime(home, job) or UNKNOWN
         age = SYSTEM.time() - (home / JobLayout(job).lock).stat().st_mtime
     except (StrobeError, OSError):
         return None
-    pid = runtime.get("pid")
-    suspended = isinstance(pid, int) and runtime.get("host") == host_name() and _is_suspended(pid)
+    pid = runtime.pid
+    suspended = pid is not None and runtime.host == host_name() and _is_suspended(pid)
     if not (suspended or age > _SILENT) or not is_held(home, job):
         return None
-    return Silence(job, pid if isinstance(pid, int) else None, max(age, 0.0), suspended)
+    return Silence(job, pid, max(age, 0.0), suspended)
 
 
 def _is_suspended(pid: int) -> bool:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
-from strobe.hosts.spark.home.job_home import read_runtime
 from strobe.hosts.spark.home.silence import silence
 from strobe.hosts.spark.job.api import Action, BadRequest
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.layout import JobLayout
+from strobe.store.runtime import read_runtime
 
 __all__ = ["call_job", "control_server"]
 
@@ -59,9 +59,10 @@ def call_job(
     runtime = read_runtime(home, job)
     if runtime is None:
         raise Misuse(f"There is no job {job!r} in {home}.", next="`strobe list` shows the jobs; --home says where.")
-    if not isinstance(runtime.get("port"), int):
+    port = runtime.port
+    if port is None:
         raise Failed(
-            f"Job {job!r} is {runtime.get('state', 'not running')}: it takes no orders now.",
+            f"Job {job!r} is {runtime.state}: it takes no orders now.",
             untouched="Nothing was changed.",
             next=f"Ask again when it runs: `strobe status {job}`.",
         )
@@ -71,8 +72,8 @@ def call_job(
 
     def ask() -> dict[str, Any]:
         return request(
-            runtime["port"], home / JobLayout(job).token, method, path, body, timeout=timeout, who=f"job {job!r}",
-            gone=f"If its process {runtime.get('pid', '?')} is gone, `strobe run` resumes it.",
+            port, home / JobLayout(job).token, method, path, body, timeout=timeout, who=f"job {job!r}",
+            gone=f"If its process {runtime.pid or '?'} is gone, `strobe run` resumes it.",
         )  # fmt: skip
 
     return _watched(ask, home, job, waiting)

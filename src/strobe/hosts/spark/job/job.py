@@ -43,6 +43,7 @@ from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, SparkEnded, check_set
 from strobe.hosts.spark.jvm.web_page import ui_address
 from strobe.hosts.spark.pipeline.config import RetentionOnCancel
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.pipeline.settings import settings_of
 from strobe.hosts.spark.plans.description import reads_source
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.restore.rescale import check_options, first_partitions
@@ -166,12 +167,12 @@ class Job:
             raise
 
     def _start(self) -> None:
-        home, pipeline = self.home, self.pipeline
+        home, pipeline, memory = self.home, self.pipeline, self.home.memory
         logs = home.path(home.layout.logs)
         logs.mkdir(parents=True, exist_ok=True)
         home.publish(
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
-            master=self.master, incarnation=home.memory.incarnation, timeline=home.memory.timeline, error="", port=None,
+            incarnation=memory.incarnation, timeline=memory.timeline, master=self.master, settings=settings_of(pipeline)
         )  # fmt: skip
         self.store = open_checkpoints(home, pipeline.checkpoint)
         self._parts.callback(self._close_store)
