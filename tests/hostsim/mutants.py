@@ -17,6 +17,7 @@ from unittest import mock
 
 from strobe.hosts.spark.channel import writer as channel_writer
 from strobe.hosts.spark.channel.admission import Span, merge
+from strobe.hosts.spark.channel.entries import LogCheckpoints
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.checkpoint import stage_files, torn
@@ -258,6 +259,10 @@ def _torn_logs_are_not_cut_off() -> list[Any]:
     return [_replace(ChannelLog, "__init__", init)]
 
 
+def _trims_are_not_synced() -> list[Any]:
+    return [_replace(LogCheckpoints, "sync_entries", _nothing)]
+
+
 def _trimmed_under_a_snapshot_that_is_under_way() -> list[Any]:
     def trim(self: CoordinatorHost) -> None:
         for producer, upto in self._writer.spare(self._consumed).items():
@@ -378,6 +383,16 @@ MUTANTS: dict[str, tuple[Mutant, tuple[Fault, ...]]] = {
 
 # Each with the plan that leads to where the rule stands.
 PLANNED: dict[str, tuple[Mutant, Plan]] = {
+    "rows are swept that a trim has let go of which is not synced": (
+        _trims_are_not_synced,
+        Plan(
+            0,
+            faults=(
+                *_at(Break.KILL, "upload-1: unlink /strobe-home/jobs/job/channels/a/_strobe"),
+                *_at(Break.POWER, "main: mkdir /strobe-home/jobs/job/stages/a/t1.1/.spark/commits"),
+            ),
+        ),
+    ),
     "rows go that an older snapshot still needs when a newer one is complete before it": (
         _trimmed_under_a_snapshot_that_is_under_way,
         Plan(

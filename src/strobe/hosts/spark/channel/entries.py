@@ -7,6 +7,7 @@ replace is deleted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -100,6 +101,13 @@ class LogCheckpoints:
             self._next = version + CHECKPOINT_EVERY
             self._thread = threading.Thread(target=self._write, name=f"log-{self._path.name}", daemon=True)
             self._thread.start()
+
+    def sync_entries(self, after: int, upto: int) -> None:
+        """What they say is certain then: the entries in (after, upto], as far as they are still there."""
+        for version in range(after + 1, upto + 1):
+            with contextlib.suppress(FileNotFoundError):
+                fsync(self._log / entry_name(version))
+        fsync(self._log)
 
     def delete_entries(self, upto: int) -> None:
         """Delete the log entries up to `upto` that the last checkpoint covers, oldest first: the log has no gaps."""

@@ -248,8 +248,7 @@ class ChannelWriter:
         if version is None:
             return 0
         # Nothing may be deleted before it is certain that the log says so.
-        fsync(self.path / LOG / entry_name(version))
-        fsync(self.path / LOG)
+        self._checkpoints.sync_entries(version - 1, version)
         self._doomed = list(files)
         self._checkpoints.delete_entries(self.log.trimmed)
         return len(files)
@@ -307,12 +306,17 @@ class ChannelWriter:
         swept = 0
         if self._files_at is not None and not self.log.is_whole:
             return swept  # the entries are gone that name the files
-        for attempt in attempts:
-            if attempt.relative_to(self.path).as_posix() not in keep:
-                shutil.rmtree(attempt, ignore_errors=True)
-                swept += 1
-        for left in left_aside:
-            left.unlink(missing_ok=True)
+        left = [attempt for attempt in attempts if attempt.relative_to(self.path).as_posix() not in keep]
+        try:
+            if left and self.log.trimmed >= 0:  # who wrote the trim may have died before it was certain
+                self._checkpoints.sync_entries(self.log.trimmed, self.log.head)
+        except OSError:
+            left = []  # later
+        for attempt in left:
+            shutil.rmtree(attempt, ignore_errors=True)
+            swept += 1
+        for aside in left_aside:
+            aside.unlink(missing_ok=True)
         return swept
 
     def close(self) -> None:
