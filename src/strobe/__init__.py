@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     from strobe.hosts.spark.pipeline.deterministic import stable_random
     from strobe.hosts.spark.pipeline.pipeline import feedback
     from strobe.look.cut import Cut, open_snapshot
+    from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BatchInfo", "CheckpointConfig", "ConsoleSink", "Cut", "DeadLetters", "Delivery", "DeltaSink", "FileSink",
-    "ForeachBatchSink", "Job", "JobState", "KafkaSink", "Letters", "MemorySink", "Part", "Pipeline", "PostgresSink",
-    "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "Staging", "TransactionalSink",
-    "feedback", "open_snapshot", "read_kafka", "read_postgres", "stable_random",
+    "BatchInfo", "CheckpointConfig", "ConsoleSink", "Cut", "Damaged", "DeadLetters", "Delivery", "DeltaSink", "Failed",
+    "FileSink", "ForeachBatchSink", "Job", "JobState", "KafkaSink", "Letters", "MemorySink", "Misuse", "Part",
+    "Pipeline", "PostgresSink", "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate", "SinkOutlook",
+    "Staging", "StrobeError", "TransactionalSink", "feedback", "open_snapshot", "read_kafka", "read_postgres",
+    "stable_random",
 ]  # fmt: skip
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
@@ -72,9 +74,12 @@ _HOMES = {
     "feedback": "pipeline.pipeline",
 }
 _LOOK = frozenset({"Cut", "open_snapshot"})  # these need no Spark either
+_ERRORS = frozenset({"Damaged", "Failed", "Misuse", "StrobeError"})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ERRORS:
+        return getattr(import_module("strobe.model.errors"), name)
     if name not in _HOMES and name not in _LOOK:
         raise AttributeError(f"module 'strobe' has no attribute {name!r}")
     try:
