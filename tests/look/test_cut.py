@@ -213,6 +213,7 @@ def test_the_cache_is_bounded(world: World, tmp_path: Path) -> None:
         found = locate(world.take({n: n * number for n in range(300)}), world.home)
         relations = {r.full_name: r for r in relations_of(found, found.load(), None, cache)}
         assert relations["state.balances"].load().num_rows == 300
+        cache.keep()
     files = list((tmp_path / "cache").iterdir())
     assert 0 < len(files) < 8
     assert sum(file.stat().st_size for file in files) <= 20_000

@@ -21,7 +21,7 @@ from strobe.hosts.spark.plans.description import describe_stage
 from strobe.hosts.spark.snapshot.reading import reader_options
 from strobe.look.state_files import stores_of
 from strobe.look.state_schema import operators_of
-from strobe.look.state_tables import Column, StateTable, rows_of, tables_of
+from strobe.look.state_tables import Column, StateTable, entries_of, rows_of, tables_of
 from strobe.store.manifest import BlobRef
 
 SCHEMA = (
@@ -196,7 +196,8 @@ class Checkpoint:
     def rows(self, table: StateTable) -> pa.Table:
         stores = [s for s in stores_of(self.files) if s.operator == table.operator and s.name == table.store]
         assert stores
-        return pa.Table.from_batches(rows_of(table, tuple(stores), self.read, self.lay_out), table.schema)
+        entries = [entries_of(table, store, self.read, self.lay_out) for store in stores]
+        return pa.Table.from_batches([batch for each in entries for batch in rows_of(table, each)], table.schema)
 
 
 def run(spark: SparkSession, name: str, data: Path, place: Path, conf: Mapping[str, str]) -> Checkpoint:

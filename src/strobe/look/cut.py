@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from strobe.look.cache import StateCache, cache_directory
 from strobe.look.engine import Engine, Limits
@@ -84,7 +83,7 @@ class Cut:
         return self._others
 
     def close(self) -> None:
-        """Lets go of the snapshot. Closing twice is no fault."""
+        """Lets go of the snapshot, and keeps what was decoded. Closing twice is no fault."""
         for other in self._others.values():
             other.close()
         if self._engine is not None:
@@ -93,6 +92,7 @@ class Cut:
         if self._lease is not None:
             self._lease.release()
             self._lease = None
+        self.cache.keep()
 
     def __enter__(self) -> Cut:
         return self
@@ -135,6 +135,8 @@ def open_snapshot(
 
 
 def save_parquet(table: pa.Table, path: Path) -> None:
+    import pyarrow.parquet as pq
+
     pq.write_table(table, path)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from strobe.look.named_columns import named_columns
 from strobe.look.relations import Lost, Relation
 from strobe.model.errors import Failed, Misuse
 from strobe.model.suggest import did_you_mean
@@ -34,6 +35,17 @@ class Limits:
 
     memory: str = "1GB"
     seconds: float | None = None
+
+
+_Key = tuple[str, str, str]  # catalog, schema, name, in lower case
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A relation that the database knows: under which name, and with which of its columns. None: with all."""
+
+    name: str
+    columns: frozenset[str] | None
 
 
 class Engine:
@@ -54,8 +66,8 @@ class Engine:
                 f"A query cannot have {limits.memory!r} of memory: {_first_line(error)}.",
                 next="Give an amount such as 500MB or 4GB.",
             ) from error
-        self._relations: dict[tuple[str, str, str], Relation] = {}
-        self._shown: set[tuple[str, str, str]] = set()
+        self._relations: dict[_Key, Relation] = {}
+        self._shown: dict[_Key, _Shown] = {}
         self._locked = False
 
     def add(self, relations: Iterable[Relation], catalog: str = "") -> None:
@@ -79,7 +91,18 @@ class Engine:
             self._db.execute("set lock_configuration=true")
             self._locked = True
         statements = self._statements(query)
-        self._provide(statements)
+        try:
+            self._provide(statements)
+            return self._run(statements)
+        except (duckdb.Error, RuntimeError) as error:
+            if not self._widen(error):
+                raise self._said(error) from error
+        try:
+            return self._run(statements)
+        except (duckdb.Error, RuntimeError) as error:
+            raise self._said(error) from error
+
+    def _run(self, statements: list[Any]) -> pa.Table:
         timer = threading.Timer(self._limits.seconds, self._db.interrupt) if self._limits.seconds else None
         try:
             if timer is not None:
@@ -87,8 +110,6 @@ class Engine:
             for statement in statements[:-1]:
                 self._db.execute(statement).fetchall()
             return self._answer(statements[-1])
-        except (duckdb.Error, RuntimeError) as error:
-            raise self._said(error) from error
         finally:
             if timer is not None:
                 timer.cancel()
@@ -126,46 +147,61 @@ class Engine:
 
     def _provide(self, statements: list[Any]) -> None:
         for statement in statements:
-            named = self._named(str(statement.query))
+            named, columns = self._named(str(statement.query))
             for key in self._relations if named is None else named:
                 if named is None and key[2] not in str(statement.query).lower():
                     continue
                 try:
-                    self._show(key)
+                    self._show(key, columns)
                 except Lost:
                     if named is not None:
                         raise
 
-    def _named(self, query: str) -> set[tuple[str, str, str]] | None:
-        """The relations that a statement names; None if DuckDB does not say, as of an `explain`."""
+    def _named(self, query: str) -> tuple[set[_Key] | None, frozenset[str] | None]:
+        """The relations that a statement names, None if DuckDB does not say, as of an `explain`; and the columns, None
+        if it may need all of them."""
         ((text,),) = self._db.execute("select json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(text)
         if tree.get("error"):
-            return None
+            return None, None
         found = set()
         for catalog, schema, table in tables_in(tree):
             key = (catalog.lower() if catalog.lower() != _OWN else "", schema.lower(), table.lower())
             if key in self._relations:
                 found.add(key)
-        return found
+        return found, named_columns(tree)
 
-    def _show(self, key: tuple[str, str, str]) -> None:
-        if key in self._shown:
-            return
-        relation = self._relations[key]
-        name = f"rows_{len(self._shown) + 1}"
-        rows = relation.load()
+    def _show(self, key: _Key, columns: frozenset[str] | None) -> None:
+        relation, shown = self._relations[key], self._shown.get(key)
+        wanted = relation.needed(columns)
+        if shown is not None:
+            if shown.columns is None or (wanted is not None and wanted <= shown.columns):
+                return
+            wanted = None if wanted is None else wanted | shown.columns
+        elif wanted is not None:
+            wanted = wanted or relation.smallest()
+        name = shown.name if shown is not None else f"rows_{len(self._shown) + 1}"
+        rows = relation.load(wanted)
         place = f"{_quoted(key[0] or _OWN)}.{_quoted(relation.schema)}.{_quoted(relation.name)}"
         try:
             self._db.register(name, rows)
-            self._db.execute(f"create view {place} as select * from temp.main.{name}")  # noqa: S608
+            self._db.execute(f"create or replace view {place} as select * from temp.main.{name}")  # noqa: S608
         except (duckdb.Error, RuntimeError) as error:
             raise Failed(
                 f"{relation.full_name} is no table that can be asked: {_message(error)}",
                 untouched="Nothing was changed.",
                 next="Other relations of the snapshot can be asked all the same.",
             ) from error
-        self._shown.add(key)
+        self._shown[key] = _Shown(name, wanted)
+
+    def _widen(self, error: Exception) -> bool:
+        """After a name that was not found: whether there were columns that the database did not have. Now it has."""
+        narrow = [key for key, shown in self._shown.items() if shown.columns is not None]
+        if not isinstance(error, duckdb.BinderException | duckdb.CatalogException) or not narrow:
+            return False
+        for key in narrow:
+            self._show(key, None)
+        return True
 
     def _said(self, error: Exception) -> Exception:
         text = _message(error)

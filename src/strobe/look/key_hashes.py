@@ -64,10 +64,11 @@ def last_of_each(keys: Rows) -> Positions:
     return np.flatnonzero(keep)
 
 
-def rows_with(keys: Callable[[Positions], Rows], hashes: Hashes, wanted: Rows) -> Positions:
-    """The rows whose keys are among the wanted ones. `keys` gives the keys of some rows, `hashes` those of all."""
+def rows_with(keys: Callable[[Positions], Rows], hashes: Hashes, wanted: Rows) -> tuple[Positions, int]:
+    """The rows whose keys are among the wanted ones, and how many others have the hash of one of them. `keys` gives the
+    keys of some rows, `hashes` those of all."""
     if not len(wanted):
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int64), 0
     theirs = hashes_of(wanted)
     shift = np.uint64(64 - min(max((len(wanted) * 64).bit_length(), 8), 26))
     marked = np.zeros(1 << (64 - int(shift)), np.bool_)
@@ -83,7 +84,7 @@ def rows_with(keys: Callable[[Positions], Rows], hashes: Hashes, wanted: Rows) -
     if len(rest):
         known = set(wanted.to_list())
         same[rest] = [key in known for key in mine.take(rest).to_list()]
-    return maybe[same]
+    return maybe[same], len(maybe) - int(same.sum())
 
 
 def _same(mine: Rows, these: Positions, others: Rows, those: Positions, maybe: Flags) -> Flags:

@@ -9,6 +9,7 @@ one is. A guess that was wrong is passed over, and costs time.
 from __future__ import annotations
 
 import contextlib
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +18,13 @@ from strobe.look.gather import Bytes, Positions, number_at
 
 __all__ = ["record_starts"]
 
-_SAMPLE: Final = 256  # records that are followed one by one; few have no more
-_EACH: Final = 128  # records for each walker
+_SAMPLE: Final = 128  # records that are followed one by one; few have no more
+_EACH: Final = 32  # records for each walker
 _WALKERS: Final = 4096
 _WIDEST: Final = 2048  # bytes that are looked through for the start of a record
 _ROUNDS: Final = 8
 _FEW: Final = 48  # walkers that are faster one after the other
+_INT: Final = struct.Struct(">i")
 _ENDED, _LOST = -1, -2
 
 Steps = tuple[Positions, "np.ndarray[Any, np.dtype[np.bool_]]", "np.ndarray[Any, np.dtype[np.bool_]]"]
@@ -61,25 +63,27 @@ class _Walk:
 
     def one_by_one(self, at: int, until: int | None = None, most: int | None = None) -> tuple[Positions, int]:
         """The records before `until`, at most so many, and where the next one begins."""
-        data, head, size = self._data.data, self._head, self._size
+        data, head, size, typed, unpack = self._data.data, self._head, self._size, self._typed, _INT.unpack_from
         until, most = size + 1 if until is None else until, size if most is None else most
         found: list[int] = []
-        while at < until and len(found) < most:
-            if at + head + (0 if self._typed and at < size and data[at] == 0 else 4) > size:
-                raise ValueError("a change leads out of its file")
-            if self._typed and data[at] == 0:
-                return np.array(found, np.int64), _ENDED
-            key = int.from_bytes(data[at + head : at + head + 4], "big", signed=True)
-            if key == -1 and not self._typed:
-                return np.array(found, np.int64), _ENDED
-            middle = at + head + 4 + key
-            if key < 0 or middle + 4 > size:
-                raise ValueError("a change leads out of its file")
-            value = int.from_bytes(data[middle : middle + 4], "big", signed=True)
-            if middle + 4 + max(value, 0) > size:
-                raise ValueError("a change leads out of its file")
-            found.append(at)
-            at = middle + 4 + max(value, 0)
+        try:
+            while at < until and len(found) < most:
+                if typed and data[at] == 0:
+                    return np.array(found, np.int64), _ENDED
+                (key,) = unpack(data, at + head)
+                if key < 0:
+                    if key == -1 and not typed:
+                        return np.array(found, np.int64), _ENDED
+                    raise ValueError("a change leads out of its file")
+                middle = at + head + 4 + key
+                (value,) = unpack(data, middle)
+                after = middle + 4 + value if value > 0 else middle + 4
+                if after > size:
+                    raise ValueError("a change leads out of its file")
+                found.append(at)
+                at = after
+        except (struct.error, IndexError) as error:
+            raise ValueError("a change leads out of its file") from error
         return np.array(found, np.int64), at
 
     def step(self, places: Positions) -> Steps:

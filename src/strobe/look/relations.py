@@ -7,22 +7,22 @@ costs that relation and no other. `Lost` says which one it is and why.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from strobe.look import meta
-from strobe.look.cache import StateCache
-from strobe.look.channels import channel_rows, in_flight_rows
-from strobe.look.sinks import sink_rows
+from strobe.look.cache import StateCache, side_by_side
 from strobe.look.state_files import stores_of
 from strobe.look.state_schema import operators_of
-from strobe.look.state_tables import KEY, StateTable, tables_of
+from strobe.look.state_tables import StateTable, tables_of
 from strobe.look.types import Unsupported
+from strobe.model.cut import Json
 from strobe.model.errors import Damaged, StrobeError
-from strobe.model.ids import NodeId
+from strobe.model.ids import ChannelId, NodeId
 from strobe.store.check import owner
 from strobe.store.locate import Located
 from strobe.store.manifest import NOTHING, Manifest
@@ -59,7 +59,7 @@ class Lost(Damaged):
 @dataclass(frozen=True)
 class Relation:
     """`schema`.`name`, as a query names it. `columns` are None where only reading tells. `key`: what tells its rows
-    apart, where that is known."""
+    apart, where that is known. `narrow` reads some of the columns only, where that saves anything."""
 
     schema: str
     name: str
@@ -68,14 +68,29 @@ class Relation:
     columns: pa.Schema | None = None
     key: tuple[str, ...] = ()
     stage: str = ""
+    narrow: Callable[[frozenset[str]], pa.Table] | None = None
 
     @property
     def full_name(self) -> str:
         return f"{self.schema}.{self.name}"
 
-    def load(self) -> pa.Table:
+    def needed(self, words: frozenset[str] | None) -> frozenset[str] | None:
+        """The columns that a query with these words (in lower case; None: any) can need: None if all are read."""
+        if words is None or self.narrow is None or self.columns is None:
+            return None
+        return frozenset(name for name in self.columns.names if name.lower() in words)
+
+    def smallest(self) -> frozenset[str]:
+        """A column to count rows by: the one that is the least to read."""
+        columns = sorted(
+            self.columns or (), key=lambda f: f.type.bit_width if pa.types.is_primitive(f.type) else 1 << 30
+        )
+        return frozenset(field.name for field in columns[:1])
+
+    def load(self, columns: frozenset[str] | None = None) -> pa.Table:
+        """Its rows, with all columns or with these."""
         try:
-            return self.read()
+            return self.read() if columns is None or self.narrow is None else self.narrow(columns)
         except Lost:
             raise
         except UNREADABLE as error:
@@ -115,7 +130,7 @@ def _distinct(relations: list[Relation]) -> tuple[Relation, ...]:
             count += 1
             name = f"{each.name}_{count}"
         seen.add(f"{each.schema}.{name}".lower())
-        kept.append(Relation(each.schema, name, each.about, each.read, each.columns, each.key, each.stage))
+        kept.append(replace(each, name=name))
     return tuple(kept)
 
 
@@ -136,31 +151,31 @@ def _states(found: Located, manifest: Manifest, fallback: Fallback | None, cache
                 "state",
                 table.name,
                 about,
-                _reader(source, table, fallback),
+                partial(_read_state, source, table, fallback),
                 table.schema if table.columns else None,
                 table.key,
                 uid,
+                None if table.problem else partial(_read_state, source, table, fallback),
             )
 
 
-def _reader(source: _Files, table: StateTable, fallback: Fallback | None) -> Callable[[], pa.Table]:
-    def read() -> pa.Table:
-        try:
-            if table.problem and not table.for_spark:
-                raise ValueError(table.problem)
-            if table.problem:
-                raise Unsupported(table.problem)
-            return source.table(table)
-        except Unsupported as error:
-            if fallback is None:
-                raise Lost(
-                    f"state.{table.name} is not decoded here: {error}.",
-                    untouched="The other relations can be asked.",
-                    next="`strobe sql` has Spark read it, where Spark is installed.",
-                ) from error
-            return fallback(source.found, table)
-
-    return read
+def _read_state(
+    source: _Files, table: StateTable, fallback: Fallback | None, columns: frozenset[str] | None = None
+) -> pa.Table:
+    try:
+        if table.problem and not table.for_spark:
+            raise ValueError(table.problem)
+        if table.problem:
+            raise Unsupported(table.problem)
+        return source.table(table, columns)
+    except Unsupported as error:
+        if fallback is None:
+            raise Lost(
+                f"state.{table.name} is not decoded here: {error}.",
+                untouched="The other relations can be asked.",
+                next="`strobe sql` has Spark read it, where Spark is installed.",
+            ) from error
+        return fallback(source.found, table)
 
 
 class _Files:
@@ -176,34 +191,55 @@ class _Files:
     def lay_out(self, path: str, target: Path) -> None:
         target.write_bytes(self.read(path))
 
-    def table(self, table: StateTable) -> pa.Table:
+    def table(self, table: StateTable, columns: frozenset[str] | None) -> pa.Table:
+        """The rows of all partitions, with all columns or with some."""
         stores = [s for s in stores_of(self.files) if s.operator == table.operator and s.name == table.store]
-        tables = [self.cache.rows(table, store, self.files, self.read, self.lay_out) for store in stores]
-        rows = pa.concat_tables([table.schema.append(KEY).empty_table(), *tables])
-        return rows.drop_columns([KEY.name])
+        wanted = table if columns is None else table.only(columns)
+        parts = side_by_side(
+            lambda store: self.cache.rows(table, wanted, store, self.files, self.read, self.lay_out), stores
+        )
+        return pa.Table.from_batches([batch for part in parts for batch in part], wanted.schema)
 
 
 # ── channels, sinks, what it says of itself ─────────────────────────────────────────────────────────────────────────
 
 
+# What reads them is imported when they are asked for: it needs packages that state does without.
+
+
 def _channels(found: Located, manifest: Manifest) -> Iterator[Relation]:
+    def in_flight(name: ChannelId) -> pa.Table:
+        from strobe.look.channels import in_flight_rows
+
+        return in_flight_rows(found, manifest, name)
+
+    def up_to_barrier(name: ChannelId) -> pa.Table:
+        from strobe.look.channels import channel_rows
+
+        return channel_rows(found, manifest, name)
+
     for name in manifest.channels:
         yield Relation(
             "in_flight",
             name,
             f"rows of channel {name} that a stage had yet to read, once for each such stage",
-            lambda name=name: in_flight_rows(found, manifest, name),  # type: ignore[misc]
+            partial(in_flight, name),
         )
     for name in manifest.channels:
         yield Relation(
             "channel",
             name,
             f"rows of channel {name} up to the barrier, as far as they are kept",
-            lambda name=name: channel_rows(found, manifest, name),  # type: ignore[misc]
+            partial(up_to_barrier, name),
         )
 
 
 def _sinks(manifest: Manifest) -> Iterator[Relation]:
+    def shown_rows(name: str, position: Json) -> pa.Table:
+        from strobe.look.sinks import sink_rows
+
+        return sink_rows(name, position)
+
     counts: dict[str, int] = {}
     for name in manifest.sinks:
         counts[name.partition("/")[0]] = counts.get(name.partition("/")[0], 0) + 1
@@ -216,13 +252,11 @@ def _sinks(manifest: Manifest) -> Iterator[Relation]:
             "sink",
             shown,
             f"what sink {number} of stage {stage} showed at the cut",
-            lambda position=sink.position, name=name: sink_rows(name, position),  # type: ignore[misc]
+            partial(shown_rows, name, sink.position),
             stage=stage,
         )
 
 
 def _meta(manifest: Manifest) -> Iterator[Relation]:
-    tables: Mapping[str, tuple[str, Callable[[Manifest], pa.Table]]] = meta.TABLES
-    for name, (about, make) in tables.items():
-        table = make(manifest)
-        yield Relation("meta", name, about, lambda table=table: table, table.schema)  # type: ignore[misc]
+    for name, table in meta.TABLES.items():
+        yield Relation("meta", name, table.about, partial(table.of, manifest), table.columns)

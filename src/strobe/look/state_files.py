@@ -38,7 +38,8 @@ _PATH: Final = re.compile(
 )
 _SST: Final = re.compile(r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?SSTs/([^/]+)")
 _FULL: Final = ("zip", "snapshot")
-_CHUNK: Final = 1 << 17
+_CHUNK: Final = 1 << 17  # entries, as Python's objects
+_MANY: Final = 1 << 19  # entries, as places in a buffer
 _LARGEST_SMALL_FILE: Final = 1 << 26
 
 
@@ -124,8 +125,8 @@ def _left(changes: Changes | StepByStep) -> Iterator[Chunk]:
         yield from _chunked((key, value) for key, (_, value) in changes.changed.items() if value is not None)
         return
     there = np.flatnonzero(~changes.gone)
-    for at in range(0, len(there), _CHUNK):
-        which = there[at : at + _CHUNK]
+    for at in range(0, len(there), _MANY):
+        which = there[at : at + _MANY]
         yield Chunk(changes.keys.take(which), changes.values.take(which))
 
 
@@ -181,8 +182,7 @@ def _overlaid(directory: Path, changes: Changes | StepByStep, families: Mapping[
         if isinstance(changes, Changes):
             replaced = set(changes.keys.to_list())
             while taken := list(itertools.islice(items, _CHUNK)):
-                kept = [each for each in taken if each[0] not in replaced] if replaced else taken
-                yield Chunk(Rows.join([key for key, _ in kept]), Rows.join([value for _, value in kept]))
+                yield _chunk([each for each in taken if each[0] not in replaced] if replaced else taken)
             yield from _left(changes)
         else:
             yield from _chunked(_step_by_step(items, changes))
@@ -208,4 +208,8 @@ def _step_by_step(items: Iterator[tuple[bytes, bytes]], changes: StepByStep) -> 
 
 def _chunked(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[Chunk]:
     while taken := list(itertools.islice(entries, _CHUNK)):
-        yield Chunk(Rows.join([key for key, _ in taken]), Rows.join([value for _, value in taken]))
+        yield _chunk(taken)
+
+
+def _chunk(entries: list[tuple[bytes, bytes]]) -> Chunk:
+    return Chunk(Rows.join([key for key, _ in entries]), Rows.join([value for _, value in entries]))

@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from strobe.look.gather import Flags, as_column, numbers, pieces
+from strobe.look.gather import Flags, Positions, as_column, numbers
 from strobe.look.state_files import Chunk, StoreFiles, read_entries
 from strobe.look.state_rows import decode_keys, decode_lists, decode_values
 from strobe.look.state_schema import Family, Operator
 from strobe.look.types import Field
 
-__all__ = ["KEY", "Column", "StateTable", "batch_of", "rows_of", "tables_of"]
+__all__ = ["Column", "StateTable", "TableEntries", "batch_of", "entries_of", "rows_of", "tables_of"]
 
-KEY: Final = pa.field("__key", pa.binary())  # an entry's key as bytes, for those who ask for it
 _HIDDEN: Final = frozenset({"__dummy__", "__empty__"})
 _JOIN: Final = "symmetricHashJoin"
 _ROWS: Final = "keyWithIndexToValue"
@@ -83,6 +81,10 @@ class StateTable:
     @property
     def key(self) -> tuple[str, ...]:
         return tuple(c.name for c in self.columns if c.is_key)
+
+    def only(self, columns: Container[str]) -> StateTable:
+        """The same table with some of its columns."""
+        return replace(self, columns=tuple(c for c in self.columns if c.name in columns))
 
 
 def tables_of(stage: str, operators: tuple[Operator, ...], described: object) -> tuple[StateTable, ...]:
@@ -288,27 +290,29 @@ def _type_of(column: Column, family: Family | None) -> pa.DataType:
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rows_of(
-    table: StateTable,
-    stores: tuple[StoreFiles, ...],
-    read: Callable[[str], bytes],
-    lay_out: Callable[[str, Path], None],
-    *,
-    keys: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a table in some of its partitions. ValueError if what they hold is not what Spark writes."""
-    for store in stores:
-        with tempfile.TemporaryDirectory(prefix="strobe-state-") as scratch:
-            entries = read_entries(store, read, lay_out, Path(scratch))
-            # Closed before its directory goes, also if a row cannot be decoded.
-            with contextlib.closing(entries.chunks) as chunks:  # type: ignore[type-var]
-                for chunk in chunks:
-                    number = entries.families.get(table.family.name) if table.family else None
-                    if entries.families:
-                        chunk = _of_family(chunk, number)
-                    if len(chunk):
-                        skip = 2 if entries.families else 0
-                        yield batch_of(table, chunk, plain=entries.plain, skip=skip, keys=keys)
+@dataclass(frozen=True)
+class TableEntries:
+    """The entries of a table in one partition. `plain` and `skip` say how they are encoded: see `decode_keys`."""
+
+    chunks: tuple[Chunk, ...]
+    plain: bool
+    skip: int
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+
+def entries_of(
+    table: StateTable, store: StoreFiles, read: Callable[[str], bytes], lay_out: Callable[[str, Path], None]
+) -> TableEntries:
+    """ValueError if a partition's files are not what Spark writes."""
+    with tempfile.TemporaryDirectory(prefix="strobe-state-") as scratch:
+        entries = read_entries(store, read, lay_out, Path(scratch))
+        number = entries.families.get(table.family.name) if table.family else None
+        # Closed before its directory goes, also if an entry cannot be read.
+        with contextlib.closing(entries.chunks) as chunks:  # type: ignore[type-var]
+            kept = tuple(_of_family(chunk, number) if entries.families else chunk for chunk in chunks)
+    return TableEntries(tuple(c for c in kept if len(c)), entries.plain, 2 if entries.families else 0)
 
 
 def _of_family(chunk: Chunk, number: int | None) -> Chunk:
@@ -321,20 +325,25 @@ def _of_family(chunk: Chunk, number: int | None) -> Chunk:
     return Chunk(chunk.keys.take(kept), chunk.values.take(kept))
 
 
-def batch_of(
-    table: StateTable, chunk: Chunk, *, plain: bool = False, skip: int = 0, keys: bool = False
-) -> pa.RecordBatch:
-    """Some entries as rows; with `keys`, each with its key as bytes, if it is one row."""
+def rows_of(table: StateTable, entries: TableEntries) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, with the columns that it has. ValueError if they are not what Spark writes."""
+    for chunk in entries.chunks:
+        yield batch_of(table, chunk, plain=entries.plain, skip=entries.skip)
+
+
+def batch_of(table: StateTable, chunk: Chunk, *, plain: bool = False, skip: int = 0) -> pa.RecordBatch:
+    """Some entries as rows."""
     family = table.family
     assert family is not None
-    wanted = {c.side for c in table.columns}
-    decoded = decode_keys(chunk.keys, family, plain=plain, skip=skip) if "key" in wanted else []
-    positions: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, np.int64)
+    keys = frozenset(c.place for c in table.columns if c.side == "key")
+    places = frozenset(p for c in table.columns if c.side == "value" for p in (c.place, c.over) if p is not None)
+    decoded = decode_keys(chunk.keys, family, plain=plain, skip=skip, places=keys) if keys else []
+    positions: Positions = np.zeros(0, np.int64)
     if table.many:
         owners, positions, values = decode_lists(chunk.values, family.value)
-        decoded = [column.take(as_column(owners)) for column in decoded]
+        decoded = [column.take(as_column(owners)) if p in keys else column for p, column in enumerate(decoded)]
     else:
-        values = decode_values(chunk.values, family.value, plain=plain) if "value" in wanted else []
+        values = decode_values(chunk.values, family.value, plain=plain, places=places) if places else []
     arrays = []
     for column in table.columns:
         if column.side == "position":
@@ -344,14 +353,9 @@ def batch_of(
         if column.inner is not None:
             array = array.flatten()[column.inner]
         if column.over is not None:
+            import pyarrow.compute as pc
+
             count = values[column.over].cast(pa.float64())
             array = pc.divide(array, pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), count))
         arrays.append(array)
-    if not keys:
-        return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
-    if table.many:
-        arrays.append(pa.nulls(len(positions), KEY.type))
-    else:
-        offsets, content = pieces(chunk.keys)
-        arrays.append(pa.Array.from_buffers(KEY.type, len(chunk), [None, pa.py_buffer(offsets), content]))
-    return pa.RecordBatch.from_arrays(arrays, schema=table.schema.append(KEY))
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
