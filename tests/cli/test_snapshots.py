@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
+from strobe.cli import jobs
 from strobe.model.ids import Incarnation, SnapshotId
 from strobe.model.kind import Kind
 from strobe.store.codec import root_of
@@ -211,3 +213,14 @@ def test_a_bucket_that_cannot_be_reached_is_said_without_credentials(
     assert (gone.code, "did not answer" in gone.err) == (1, True)
     for secret in ("hidden", os.environ["AWS_SECRET_ACCESS_KEY"], os.environ["AWS_ACCESS_KEY_ID"]):
         assert secret not in gone.err + missing.err
+
+
+def test_what_to_type_next_can_be_typed(strobe: Strobe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory whose name has a space or a quote in it is quoted for the shell."""
+    place = str(tmp_path / "it's friday")
+    done = {"snapshot": 7, "job": "shop", "bytes_total": 1, "rows_in_flight": 0, "path": place, "root": "ab"}
+    monkeypatch.setattr(jobs, "_check_live", lambda session, job: None)
+    monkeypatch.setattr(jobs, "call_job", lambda *_, **__: done)
+    said = strobe("savepoint", "shop", place).out
+    (line,) = [line for line in said.splitlines() if line.startswith("next: ")]
+    assert shlex.split(line)[1:6] == ["strobe", "run", "-s", place, "FILE"]

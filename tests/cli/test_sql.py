@@ -36,6 +36,14 @@ def test_a_query_is_answered_in_each_shape(strobe: Strobe, world: World) -> None
         assert json.loads(done.out) == [{"account": 1, "balance": 5}, {"account": 2, "balance": -3}]
 
 
+def test_a_column_of_decimals_is_texts_in_json_with_all_digits(strobe: Strobe, world: World) -> None:
+    query = "select * from (values (0.00, {'x': 2.00}), (10.25, {'x': null})) as t(d, s) union all select null, null"
+    shown = [{"d": "0.00", "s": {"x": "2.00"}}, {"d": "10.25", "s": {"x": None}}, {"d": None, "s": None}]
+    assert strobe("sql", JOB, query, "--json").json == shown
+    assert '{"x": "2.00"}' in strobe("sql", JOB, query).out
+    assert strobe("sql", JOB, "select sum(1::bigint) as n", "--json").json == [{"n": 1}], "a whole number stays one"
+
+
 def test_an_answer_goes_to_a_file(strobe: Strobe, world: World, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

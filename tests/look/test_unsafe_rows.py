@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strobe.look.gather import Rows
+from strobe.look.state_files import Chunk
+from strobe.look.state_schema import Family, Operator, Store
+from strobe.look.state_tables import batch_of, tables_of
 from strobe.look.types import Field, Unsupported, schema_from
 from strobe.look.unsafe_rows import decode_rows
 
@@ -114,3 +117,23 @@ def test_a_schema_that_is_nested_without_end_is_refused() -> None:
         kind = {"type": "array", "elementType": kind, "containsNull": True}
     with pytest.raises(ValueError):
         fields(("a", kind))
+
+
+def test_a_sum_of_nothing_is_no_number() -> None:
+    """Of decimals Spark keeps 0 and a flag: a result that is null must not be shown as 0.00."""
+    value = fields(("sum", "decimal(12,2)"), ("isEmpty", "boolean"))
+    family = Family("default", fields(("account", "long")), value)
+    note = {"kind": "aggregate", "values": [{"name": "sum(x)", "type": "sum"}], "names": {"sum(x)": "balance"}}
+    (table,) = tables_of("s", (Operator(0, "stateStoreSave", (Store("default", (family,)),)),), [note])
+    keys = [row(struct.pack("<q", n)) for n in (1, 2, 3)]
+    values = [
+        row(struct.pack("<q", 1050), b"\0"),  # some rows
+        row(struct.pack("<q", 0), b"\1"),  # rows without a number
+        row(b"", b"\0", nulls=0b01),  # more than it can hold
+    ]
+    shown = batch_of(table, Chunk(Rows.join(keys), Rows.join(values)), plain=True).to_pylist()
+    assert shown == [
+        {"account": 1, "balance": Decimal("10.50")},
+        {"account": 2, "balance": None},
+        {"account": 3, "balance": None},
+    ]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -271,9 +272,9 @@ def _pick(found: pa.Table, table: StateTable, column: Any) -> pa.ChunkedArray:
     if column.inner is not None:
         array = _field(array, column.inner)
     if column.over is not None:
-        import pyarrow.compute as pc
-
         return pc.divide(array, _field(side, column.over).cast(pa.float64()))
+    if column.unless is not None:
+        return pc.if_else(_field(side, column.unless), pa.scalar(None, array.type), array)
     return array
 
 

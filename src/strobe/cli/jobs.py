@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -239,8 +240,9 @@ def _show_savepoint(session: Session, done: dict[str, Any], *, held: bool = Fals
     session.say(("at   ", "bold"), done["path"])
     session.say(("root ", "bold"), done["root"])
     first = ", once what is held in it is released" if held else ""
-    session.say(f"next: strobe run -s {done['path']} FILE   goes on from it{first}")
-    session.say(f"      strobe verify {done['path']} --root {done['root']}   checks every byte, wherever it is")
+    place = shlex.quote(done["path"])
+    session.say(f"next: strobe run -s {place} FILE   goes on from it{first}")
+    session.say(f"      strobe verify {place} --root {done['root']}   checks every byte, wherever it is")
 
 
 def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[str, Json]:

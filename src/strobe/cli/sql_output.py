@@ -117,7 +117,8 @@ def _rows(table: Any, how: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it. Numbers that JSON does not have, and those that it would round, are texts."""
+    """As JSON has it. Numbers that JSON does not have, and those that it would round, are texts; so are all decimals
+    with digits behind the point, or a column would have both."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -127,12 +128,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() and abs(value) < 1 << 53 else str(value)
+        return int(value) if _is_whole(value) and abs(value) < 1 << 53 else str(value)
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _is_whole(value: decimal.Decimal) -> bool:
+    """By its type, not by its value: 2.00 is none."""
+    exponent = value.as_tuple().exponent
+    return isinstance(exponent, int) and exponent >= 0
 
 
 def text_of(value: Any) -> str:

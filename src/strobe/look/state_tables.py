@@ -44,13 +44,14 @@ _BUFFERS: Final = {
 @dataclass(frozen=True)
 class Column:
     """Where a column comes from: the key or the value at a place, or a field of the struct there. `over`: the place of
-    the value that it is divided by, for a mean."""
+    the value that it is divided by, for a mean. `unless`: the place of a flag; where it is set, there is no value."""
 
     name: str
     side: str
     place: int
     inner: int | None = None
     over: int | None = None
+    unless: int | None = None
     is_key: bool = False
 
 
@@ -235,6 +236,8 @@ def _results(family: Family, note: Mapping[str, Any], start: int = 0) -> list[Co
                 columns.append(Column(name, "value", place, over=place + 1))
             else:
                 columns += [Column(f"{name}_sum", "value", place), Column(f"{name}_count", "value", place + 1)]
+        elif two and kept[1] == "isEmpty":
+            columns.append(Column(name, "value", place, unless=place + 1))
         else:
             columns.append(Column(name, "value", place))
         place += 2 if two else 1
@@ -274,7 +277,7 @@ def _unique(columns: list[Column]) -> tuple[Column, ...]:
             count += 1
             name = f"{column.name}_{count}"
         seen[name.lower()] = 1
-        found.append(Column(name, column.side, column.place, column.inner, column.over, column.is_key))
+        found.append(replace(column, name=name))
     return tuple(found)
 
 
@@ -336,7 +339,8 @@ def batch_of(table: StateTable, chunk: Chunk, *, plain: bool = False, skip: int 
     family = table.family
     assert family is not None
     keys = frozenset(c.place for c in table.columns if c.side == "key")
-    places = frozenset(p for c in table.columns if c.side == "value" for p in (c.place, c.over) if p is not None)
+    read = (p for c in table.columns if c.side == "value" for p in (c.place, c.over, c.unless))
+    places = frozenset(p for p in read if p is not None)
     decoded = decode_keys(chunk.keys, family, plain=plain, skip=skip, places=keys) if keys else []
     positions: Positions = np.zeros(0, np.int64)
     if table.many:
@@ -357,5 +361,9 @@ def batch_of(table: StateTable, chunk: Chunk, *, plain: bool = False, skip: int 
 
             count = values[column.over].cast(pa.float64())
             array = pc.divide(array, pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), count))
+        if column.unless is not None:
+            import pyarrow.compute as pc
+
+            array = pc.if_else(values[column.unless], pa.scalar(None, array.type), array)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
