@@ -10,6 +10,7 @@ from rich.console import Console
 from strobe.cli.operator_view import job_view
 from strobe.hosts.spark.snapshot.metrics import (
     Backlog,
+    BadFileStatus,
     JobStatus,
     SinkStatus,
     StageStatus,
@@ -60,6 +61,16 @@ def test_a_sink_shows_its_rate_and_what_it_has_set_aside() -> None:
     lines = shown(replace(STATUS, sinks=(sink, unknown))).splitlines()
     assert next(line.split()[1:5] for line in lines if line.startswith("gold/0")) == ["5,000", "83", "2", "1"]
     assert next(line.split()[1:5] for line in lines if line.startswith("own/0")) == ["–", "–", "–", "–"]
+
+
+def test_bad_files_are_counted_and_the_last_is_named_on_a_terminal_that_it_cannot_change() -> None:
+    bad = BadFileStatus("/in/b\x1b[2J.json", "EOFException: Unexpected end", "2031-05-17T09:29:00.000Z", 7)
+    status = replace(STATUS, stages=(replace(PLAIN, bad_files=1200, latest_bad_files=(bad,)),))
+    text = shown(status, 200)
+    assert "bad files" in text
+    said = "clicks: 1,200 input files are set aside, the last one at 2031-05-17T09:29:00.000Z: /in/b\\x1b[2J.json: EOF"
+    assert said in text
+    assert status_from_json(status_json(status)) == status
 
 
 def test_sparks_own_page_and_the_supervisor_are_named() -> None:

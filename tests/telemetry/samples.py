@@ -17,6 +17,7 @@ from strobe.hosts.live.system.invariants import InvariantReport
 from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
 from strobe.hosts.spark.snapshot.metrics import (
     Backlog,
+    BadFileStatus,
     InvariantStatus,
     JobStatus,
     SinkStatus,
@@ -33,7 +34,7 @@ STATE = StateStatus(1000, 4096, 10, 5, 12.0, 100, 200, 3, 4, 50, 60, 7, 8, 9.0, 
 STAGE = StageStatus(
     "per-minute", "running", 7, 1234.0, 5, 50, 12, 120.0, 1000, 1, dead_letters=2, watermark=AT, busy=0.25,
     backlog=Backlog(5, 2, 300), state_store=STATE, batches=8, rows_in_total=400, late_rows=3, rows_in_per_second=6.5,
-    rows_out_per_second=1.5,
+    rows_out_per_second=1.5, bad_files=4, latest_bad_files=(BadFileStatus("/in/a", "cut off", AT, 7),),
 )  # fmt: skip
 CHECKPOINT = Progress(
     SnapshotId(4), Kind.CHECKPOINT, "complete", AT, duration_ms=100.0, start_delay_ms=60.0, sync_ms=10.0,

@@ -13,15 +13,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from strobe.cli.output import printable
 from strobe.hosts.spark.commit.holding import explain_held
 from strobe.hosts.spark.snapshot.coordinator import Progress
-from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, SinkStatus, StageStatus
+from strobe.hosts.spark.snapshot.metrics import BadFileStatus, InvariantStatus, JobStatus, SinkStatus, StageStatus
 from strobe.model.invariants import Outcome
 from strobe.model.kind import Kind
 
 __all__ = [
-    "LiveView", "PlainView", "broken", "checkpoint_table", "doubts", "human_bytes", "human_ms", "human_phase",
-    "invariants_line", "kept_back", "phase_table", "reasons", "shown_phases", "stage_table",
+    "LiveView", "PlainView", "bad_files_line", "broken", "checkpoint_table", "doubts", "human_bytes", "human_ms",
+    "human_phase", "invariants_line", "kept_back", "phase_table", "reasons", "shown_phases", "stage_table",
 ]  # fmt: skip
 
 _REFRESH = 0.5
@@ -58,7 +59,11 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
     for name in ("batch", "took", *(("busy",) if measured else ()), "rows/s", "lag rows", "state rows"):
         table.add_column(name, justify="right", no_wrap=True)
     # Figures that are nothing in most jobs have a column when there is something to show.
-    rare = {"restarts": [s.restarts for s in stages], "dead letters": [s.dead_letters for s in stages]}
+    rare = {
+        "restarts": [s.restarts for s in stages],
+        "dead letters": [s.dead_letters for s in stages],
+        "bad files": [s.bad_files for s in stages],
+    }
     rare = {name: figures for name, figures in rare.items() if any(figures)}
     for name in rare:
         table.add_column(name, justify="right", no_wrap=True)
@@ -118,12 +123,22 @@ def shown_phases(*phases: Mapping[str, float]) -> list[str]:
 
 
 def reasons(status_of: Iterable[StageStatus], checkpoints: Iterable[Progress]) -> list[Text]:
-    """Why a stage is not running, and why the newest checkpoint that failed did: sentences, below the tables."""
-    found = [Text(f"{s.uid}: {s.error}", style="red") for s in status_of if s.error]
+    """Why a stage is not running, what it has left out, and why the newest checkpoint that failed did: sentences, below
+    the tables."""
+    stages = list(status_of)
+    found = [Text(f"{s.uid}: {s.error}", style="red") for s in stages if s.error]
+    found += [bad_files_line(s.uid, s.bad_files, s.latest_bad_files[-1]) for s in stages if s.latest_bad_files]
     failed = [p for p in checkpoints if p.reason]
     if failed:
         found.append(Text(f"{failed[-1].kind.value} {failed[-1].snapshot} failed: {failed[-1].reason}", style="red"))
     return found
+
+
+def bad_files_line(uid: str, count: int, last: BadFileStatus) -> Text:
+    """How many input files a stage has set aside, and the last of them."""
+    many = f"{count:,} input files are" if count > 1 else "1 input file is"
+    why = printable(f"{last.file}: {last.reason}").replace("\n", " ")
+    return Text(f"{uid}: {many} set aside, the last one at {last.time}: {why}", style="yellow")
 
 
 def doubts(sinks: Iterable[SinkStatus]) -> list[Text]:

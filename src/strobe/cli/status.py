@@ -12,14 +12,18 @@ from rich.text import Text
 
 from strobe.cli.job_list import job_kind, numbers
 from strobe.cli.jobs import check_known, show_doubt
+from strobe.cli.live_view import bad_files_line
 from strobe.cli.operator_view import job_view
 from strobe.cli.output import Command, Session, common_options
+from strobe.hosts.spark.checkpoint.bad_files import BadFiles
+from strobe.hosts.spark.checkpoint.stage_files import bad_files_on_disk
 from strobe.hosts.spark.commit.holding import held_on_disk
 from strobe.hosts.spark.home.listing import summarise
 from strobe.hosts.spark.home.supervision import Supervision, read_supervision
 from strobe.hosts.spark.job.control import call_job
-from strobe.hosts.spark.snapshot.metrics import status_from_json
-from strobe.model.errors import Failed, Misuse
+from strobe.hosts.spark.snapshot.metrics import latest_bad_files, status_from_json
+from strobe.model.errors import Failed, Misuse, StrobeError
+from strobe.model.ids import NodeId
 from strobe.store.holding import is_held
 
 __all__ = ["status_command"]
@@ -70,22 +74,36 @@ def _show_summary(session: Session, job: str) -> None:
     kind = job_kind(session, job)
     summary = {**asdict(summarise(session.home, job)), "kind": kind}
     supervision = read_supervision(session.home, job)
+    bad = _bad_files(session, job) if kind != "live" else {}
     if session.json:
         held = held_on_disk(session.home, job) if kind != "live" else None
         session.answer({
             **summary, "supervisor": None if supervision is None else supervision.to_json(),
             "held": None if held is None else asdict(held),
+            "bad_files": {
+                uid: {"count": files.count, "latest": [asdict(file) for file in latest_bad_files(files)]}
+                for uid, files in bad.items()
+            },
         })  # fmt: skip
         return
     session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
     if summary["error"]:
         session.say(("error: ", "red"), summary["error"])
     session.say(f"checkpoints: {numbers(job, summary['checkpoints'])}")
+    for uid, files in bad.items():
+        session.console.print(bad_files_line(uid, files.count, latest_bad_files(files)[-1]), soft_wrap=True)
     if kind == "live":
         session.say(f"It is a system of live processes: `strobe live status {job}` shows its nodes.")
     else:
         show_doubt(session, job)
         session.say("`strobe run` resumes it." if supervision is None else supervised(supervision))
+
+
+def _bad_files(session: Session, job: str) -> dict[NodeId, BadFiles]:
+    try:
+        return bad_files_on_disk(session.home, job)
+    except (StrobeError, OSError):  # a damaged record, or another user's: `strobe run` says so
+        return {}
 
 
 def supervised(supervision: Supervision) -> str:

@@ -144,6 +144,8 @@ STAGE_METRICS: Final = (
     _stage("num_restarts_total", MetricKind.COUNTER, "Times that the stage has started again",
            lambda s: float(s.restarts)),
     _stage("dead_letters", MetricKind.GAUGE, "Rows that its sinks have set aside", lambda s: float(s.dead_letters)),
+    _stage("bad_files", MetricKind.GAUGE, "Input files that it could not read and has set aside",
+           lambda s: float(s.bad_files)),
     _state("state_rows", "Rows in the stage's state", lambda s: float(s.rows)),
     _state("state_size_bytes", "Memory that the state uses", lambda s: float(s.bytes)),
     _state("state_rows_updated", "Rows of state that the last batch changed", lambda s: float(s.rows_updated)),

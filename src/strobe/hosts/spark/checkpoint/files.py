@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from strobe.hosts.spark.checkpoint import torn, watermarks
+from strobe.hosts.spark.checkpoint import bad_files, torn, watermarks
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged
 
@@ -133,8 +133,8 @@ def batch_files(checkpoint: Path, batch: int) -> tuple[Path, ...]:
             raise _missing(checkpoint / needed)
     files += [Path("commits", str(b)) for b in _batches(checkpoint / "commits") if batch - 1 <= b <= batch]
     files += _source_files(checkpoint, batch)
-    kept = watermarks.newest(checkpoint, batch)
-    files += [kept.relative_to(checkpoint)] if kept is not None else []
+    kept = (watermarks.newest(checkpoint, batch), bad_files.newest(checkpoint, batch))
+    files += [path.relative_to(checkpoint) for path in kept if path is not None]
     state = checkpoint / "state"
     if state.is_dir():
         partitions = read_offsets(checkpoint, batch).partitions

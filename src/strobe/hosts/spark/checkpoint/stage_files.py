@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from strobe.hosts.shared.durable import fsync, write_durably
+from strobe.hosts.spark.checkpoint import bad_files
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Failed
@@ -25,8 +26,8 @@ from strobe.model.ids import NodeId
 from strobe.store.manifest import NOTHING
 
 __all__ = [
-    "adopt_checkpoints", "channel_positions", "has_start", "link_checkpoint", "note_starts", "relocate_state",
-    "stage_checkpoint", "start_positions", "sync_above", "sync_tree",
+    "adopt_checkpoints", "bad_files_on_disk", "channel_positions", "has_start", "link_checkpoint", "note_starts",
+    "relocate_state", "stage_checkpoint", "start_positions", "sync_above", "sync_tree",
 ]  # fmt: skip
 
 _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
@@ -35,6 +36,20 @@ _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
 def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
     number = home.memory.generation if generation is None else generation
     return home.path(home.layout.stage_checkpoint(uid, home.memory.timeline, number))
+
+
+def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:
+    """The input files that each stage has set aside, without the job; stages that have set none aside are left out."""
+    holder = JobHome(home, job)
+    holder.peek()
+    found = {}
+    for uid in holder.memory.stages:
+        places = [stage_checkpoint(holder, uid, g) for g in range(holder.memory.generation + 1)]
+        place = next((p for p in reversed(places) if p.is_dir()), None)
+        logged = None if place is None else spark_checkpoint.last_logged(place)
+        if place is not None and logged is not None and (bad := bad_files.read(place, logged)).count:
+            found[uid] = bad
+    return found
 
 
 def channel_positions(checkpoint: Path, batch: int, inputs: Iterable[NodeId]) -> dict[NodeId, int]:

@@ -18,7 +18,14 @@ from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
-from strobe.hosts.spark.pipeline.stage_options import SNAPSHOT, Start, check_renamed, check_start
+from strobe.hosts.spark.pipeline.stage_options import (
+    FAIL,
+    SNAPSHOT,
+    Start,
+    check_bad_files,
+    check_renamed,
+    check_start,
+)
 from strobe.hosts.spark.pipeline.triggers import check_trigger, never_ends
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
@@ -72,6 +79,7 @@ class StageSpec:
     start: Start = SNAPSHOT
     replaces: NodeId | None = None
     renamed: Mapping[str, str | None] = field(default_factory=dict)
+    bad_files: str = FAIL
 
     @property
     def ends(self) -> bool:
@@ -133,6 +141,7 @@ class Pipeline:
         start: Start = SNAPSHOT,
         replaces: str | None = None,
         renamed: Mapping[str, str | None] | None = None,
+        bad_files: str = FAIL,
     ) -> Callable[[F], F]:
         """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
         SparkSession if it reads none, and returns a streaming DataFrame. One that reads channels and has a parameter
@@ -147,6 +156,7 @@ class Pipeline:
         `replaces` names a stage that this one takes the place of: it goes on where that one was, without its state.
         `renamed` says which columns of its output have another name than in earlier runs, {"old": "new"}, and which
         are gone although a new one looks like them, {"old": None}. It may stay in the file.
+        `bad_files`: "fail", or "set_aside" to go on without input files that cannot be read.
         """
         where = f"Stage {uid!r} of pipeline {self.name!r}"
         check_uid(uid, "stage uid")
@@ -192,6 +202,7 @@ class Pipeline:
                 start=begins,
                 replaces=None if replaces is None else NodeId(replaces),
                 renamed=check_renamed(renamed, where),
+                bad_files=check_bad_files(bad_files, where),
             )
             return function
 

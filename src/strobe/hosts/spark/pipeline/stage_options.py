@@ -1,4 +1,4 @@
-"""What the options of a stage may say: where it begins, which columns have other names."""
+"""What the options of a stage may say: where it begins, which columns have other names, what becomes of bad files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from strobe.model.errors import Misuse
+from strobe.model.suggest import did_you_mean
 
-__all__ = ["EARLIEST", "LATEST", "SNAPSHOT", "Start", "check_renamed", "check_start"]
+__all__ = [
+    "EARLIEST", "FAIL", "LATEST", "SET_ASIDE", "SNAPSHOT", "Start", "check_bad_files", "check_renamed", "check_start",
+]  # fmt: skip
 
 Start = str | datetime  # one of the words below, or a time
 SNAPSHOT, EARLIEST, LATEST = "snapshot", "earliest", "latest"
+FAIL, SET_ASIDE = "fail", "set_aside"
 
 
 def check_start(start: object, where: str, *, channels: bool) -> Start:
@@ -53,3 +57,13 @@ def check_renamed(renamed: Any, where: str) -> dict[str, str | None]:
             next='Give the new name of each column by its old one, {"old": "new"}, or None if it is gone.',
         )
     return dict(given)
+
+
+def check_bad_files(bad_files: object, where: str) -> str:
+    if bad_files not in (FAIL, SET_ASIDE):
+        raise Misuse(
+            f"{where}: bad_files={bad_files!r} is not legal.",
+            next=f"{did_you_mean(str(bad_files), [FAIL, SET_ASIDE])}Use {FAIL!r}, or {SET_ASIDE!r} to go on without "
+            "input files that cannot be read.",
+        )
+    return str(bad_files)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strobe.hosts.shared.durable import fsync
+from strobe.hosts.spark.checkpoint import bad_files
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.pipeline.pipeline import Pipeline, StageSpec
 from strobe.hosts.spark.plans.changes import meaning_of
@@ -181,6 +182,7 @@ def _renumber(checkpoint: Path, batch: int, count: int, partitions: int, *, keep
     head["batchWatermarkMs"] = int(done.get("nextBatchWatermarkMs", 0)) if keep_watermark else 0
     head.setdefault("conf", {})["spark.sql.shuffle.partitions"] = str(partitions)
     sources += ["-"] * (count - len(sources))
+    bad_files.renumber(checkpoint, batch)
     for name in ("offsets", "commits"):
         shutil.rmtree(checkpoint / name)
         (checkpoint / name).mkdir()

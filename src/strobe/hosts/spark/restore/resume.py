@@ -43,6 +43,7 @@ from strobe.hosts.spark.restore.rescale import first_partitions, rescale_stages
 from strobe.hosts.spark.restore.restore import restore_job, sweep_leftovers
 from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
 from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage, open_stages, sink_contexts
+from strobe.hosts.spark.stage.bad_files import check_set_aside
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
@@ -102,6 +103,7 @@ def plan_resume(
 
     for check in (
         lambda: check_starts(drafts, descriptions),
+        lambda: check_set_aside(drafts, descriptions),
         lambda: _check_file(
             pipeline, drafts, home, descriptions, options, warn, lambda uid, text: unchecked.append(f"{uid}: {text}")
         ),
@@ -156,6 +158,7 @@ def bring_up(
     sweep_leftovers(home)
     descriptions = _descriptions(drafts, base)
     check_starts(drafts, descriptions)
+    check_set_aside(drafts, descriptions)
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
     moved: dict[NodeId, dict[str, str]] = {}
     options = with_newest(pipeline, home, options)

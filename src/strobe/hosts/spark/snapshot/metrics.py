@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from strobe.hosts.spark.checkpoint.bad_files import BadFiles
 from strobe.hosts.spark.home.supervision import SupervisorStatus
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.model.errors import Failed
@@ -15,10 +16,12 @@ from strobe.model.kind import Kind
 from strobe.model.redaction import redact
 
 __all__ = [
-    "Backlog", "BarrierStatus", "ChannelStatus", "HeldStatus", "InvariantStatus", "JobStatus", "SinkStatus",
-    "StageStatus", "StateStatus", "SupervisorStatus", "progress_from_json", "progress_json", "status_from_json",
-    "status_json",
+    "Backlog", "BadFileStatus", "BarrierStatus", "ChannelStatus", "HeldStatus", "InvariantStatus", "JobStatus",
+    "SinkStatus", "StageStatus", "StateStatus", "SupervisorStatus", "latest_bad_files", "progress_from_json",
+    "progress_json", "status_from_json", "status_json",
 ]  # fmt: skip
+
+_LATEST = 20  # bad files that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,23 @@ class StateStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class BadFileStatus:
+    """An input file that a stage has set aside: why, when, and the batch that it was to be part of."""
+
+    file: str
+    reason: str
+    time: str
+    batch: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", redact(self.file))
+
+
+def latest_bad_files(bad: BadFiles) -> tuple[BadFileStatus, ...]:
+    return tuple(BadFileStatus(file.name, file.reason, file.time, file.batch) for file in bad.files[-_LATEST:])
+
+
+@dataclass(frozen=True, slots=True)
 class StageStatus:
     uid: str
     state: str
@@ -75,6 +95,8 @@ class StageStatus:
     late_rows: int = 0  # dropped because they were behind the watermark
     rows_in_per_second: float = 0.0  # over the last minute, as the next
     rows_out_per_second: float | None = None
+    bad_files: int = 0  # input files that it has set aside, in all of its life
+    latest_bad_files: tuple[BadFileStatus, ...] = ()  # oldest first
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "error", redact(self.error))

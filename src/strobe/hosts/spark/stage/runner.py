@@ -30,6 +30,7 @@ from strobe.hosts.spark.plans.description import crashed_processor
 from strobe.hosts.spark.snapshot.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.hosts.spark.stage.asking import polling
+from strobe.hosts.spark.stage.bad_files import FileInputs
 from strobe.hosts.spark.stage.failures import is_outage, permanent, reason, refused_query
 from strobe.hosts.spark.stage.settling import Settling
 from strobe.hosts.spark.stage.watermarks import WatermarkKeeper
@@ -100,11 +101,15 @@ class StageRunner:
         self._stopping = threading.Event()
         self._closed = False  # for good
         self._cause: BaseException | None = None
+        self._ended_by: BaseException | None = None  # what the last life failed of
         self._agent_error: Exception | None = None  # why the agent of this life could not go on
         agent.broken = self._agent_broken
         self._thread = threading.Thread(target=self._run, name=f"stage-{spec.uid}", daemon=True)
         self._running = threading.Event()
         self._watermarks = WatermarkKeeper(spec.uid, result, agent.checkpoint)
+        self.files = FileInputs(
+            spec, result, agent.checkpoint, agent.stage.clock, written=self._written, setting=self._setting
+        )
         self._settling = Settling(
             spec, result, agent, self._life_apart,
             written=self._written, setting=self._setting, stopping=self._stopping,
@@ -275,6 +280,11 @@ class StageRunner:
                 _log.info("%s: its source has ended", self.spec.uid)
                 break
             self._post(self._lost(failure))
+            if self.failure is None and self.files.goes_on_without(self._ended_by):
+                self.state = StageState.RESTARTING
+                self.restarts += 1
+                self._stopping.wait(self._restart.pause(1))
+                continue
             self._failures += 1
             self.error = failure
             counted = self._failures - self._outages
@@ -295,7 +305,7 @@ class StageRunner:
 
     def _live(self) -> str | None:
         """One life, from start to end. Why it failed, or None if the query ended by itself."""
-        self._cause = self._agent_error = None
+        self._cause = self._agent_error = self._ended_by = None
         try:
             self.check()
             self._settling.before_start()
@@ -316,7 +326,8 @@ class StageRunner:
             if isinstance(self._cause, Fenced) and not self._stopping.is_set():
                 self._on_fenced(str(self._cause))
             cause: BaseException = self._cause or error
-            cause = spark_ended(cause) or crashed_processor(cause, self._result) or cause
+            cause = spark_ended(cause) or crashed_processor(cause, self._result) or self.files.named(cause) or cause
+            self._ended_by = cause
             self.failure = permanent(self.spec.uid, cause)
             self._outages += is_outage(cause) and self._restart.attempts > 0
             return reason(cause)
@@ -354,6 +365,7 @@ class StageRunner:
         spec = self.spec
         spark: SparkSession = self._result.sparkSession
         self._watermarks.begin_life()
+        self.files.begin_life()
         with _starting:
             partitions = {"spark.sql.shuffle.partitions": str(self._partitions)}
             pause = polling(spec, spark.conf.get(POLLING_DELAY, None), has_source=self.has_source)
@@ -401,6 +413,7 @@ class StageRunner:
         self.busy_since = self.agent.stage.clock.time()
         done = False
         try:
+            self.files.check_present(batch_id)
             self._watermarks.begin_batch(batch_id)
             self._writing.write(batch, batch_id)
             self._watermarks.end_batch(batch_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
-from strobe.hosts.spark.snapshot.metrics import BarrierStatus, ChannelStatus, StageStatus
+from strobe.hosts.spark.snapshot.metrics import BarrierStatus, ChannelStatus, StageStatus, latest_bad_files
 from strobe.hosts.spark.stage.runner import StageRunner
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.barriers import Barriers
@@ -32,6 +32,8 @@ def stage_status(runner: StageRunner) -> StageStatus:
         restarts=runner.restarts,
         error=runner.trouble or next((sink.trouble for sink in runner.spec.sinks if sink.trouble), ""),
         dead_letters=sum(sink.rejected for sink in runner.spec.sinks),
+        bad_files=runner.files.bad.count,
+        latest_bad_files=latest_bad_files(runner.files.bad),
     )
 
 
