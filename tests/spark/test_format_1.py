@@ -54,7 +54,7 @@ def test_it_is_read_with_its_position_its_parts_and_its_root(project: Path) -> N
         "path": "/tmp/shop/out/revenue", "version": 2, "letters": {"timeline": 1, "batch": 1},
     }  # fmt: skip
     assert why_not_restorable(manifest, project / "home") is None
-    assert TABLES["sinks"][1](manifest)["handle"].to_pylist() == [None, HANDLE, None]
+    assert TABLES["sinks"].of(manifest)["handle"].to_pylist() == [None, HANDLE, None]
 
 
 def shop(project: Path) -> strobe.Pipeline:
