@@ -40,6 +40,7 @@ class Disk:
         self.refused = 0
         self.error = errno.ENOSPC
         self.on_named: Callable[[str], None] = lambda path: None  # a file has got this name
+        self.on_removed: Callable[[str], None] = lambda path: None  # a file is about to lose this name
         self._random = 0
         self._apart = False
         self._sync_directory(root)
@@ -215,6 +216,13 @@ class Disk:
 
         return call
 
+    def _unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        self._point("unlink", path)
+        if self._scheduler.current is not None and not self._apart:
+            name = os.fspath(path)
+            self.on_removed(name if dir_fd is None else os.path.join(_path_of(dir_fd), name))
+        _UNLINK(path, dir_fd=dir_fd)
+
     def _utime(self, path: Any, *args: Any, **named: Any) -> None:
         """A sign of life: the simulated time, not the machine's."""
         now = int(self._scheduler.now * 1e9)
@@ -232,7 +240,7 @@ class Disk:
         calls: dict[str, Any] = {
             "open": self._open, "close": self._close, "fsync": self._fsync, "rename": self._rename,
             "replace": self._replace, "link": self._link, "utime": self._utime, "urandom": self._urandom,
-            "unlink": self._before("unlink", _UNLINK), "remove": self._before("unlink", _UNLINK),
+            "unlink": self._unlink, "remove": self._unlink,
             "mkdir": self._before("mkdir", _MKDIR, room=True), "rmdir": self._before("rmdir", _RMDIR),
             "truncate": self._before("truncate", _TRUNCATE),
         }  # fmt: skip

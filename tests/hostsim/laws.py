@@ -137,6 +137,17 @@ class Laws:
                 if handle not in known:
                     self._broken(4, f"snapshot {manifest.snapshot} names {handle}, which no ledger has for good")
 
+    def at_removed(self, path: str) -> None:
+        """Somebody deletes a file. A channel's rows may go when its log says so for good."""
+        channels, _, rest = path.partition("/channels/")
+        if not path.endswith(".parquet") or not rest or not channels.startswith(f"{self._home}/"):
+            return
+        channel, _, name = rest.partition("/")
+        entries = [self._disk.durable(p) or b"" for p in Path(channels, "channels", channel, LOG).glob("*.json")]
+        names = {what: f'"{what}":{{"path":"{name}"'.encode() for what in ("add", "remove")}
+        if any(names["add"] in e for e in entries) and not any(names["remove"] in e for e in entries):
+            self._broken(4, f"{name} of channel {channel} is deleted, and the log that is there for good still has it")
+
     def at_commit(self, handle: str) -> None:
         """A part is about to become visible."""
         for data in (*self._manifests(), *self.savepoints()):

@@ -38,6 +38,7 @@ __all__ = ["JOB", "SHAPES", "Break", "Fault", "Outcome", "Plan", "run"]
 
 JOB = "job"
 STEPS = 60_000  # within which a job must come to its end
+FAILURES = 50  # in a row, more than any fault causes: a job that cannot complete a checkpoint ends, and says why
 _AGAIN = 0.5  # seconds until a driver that ended is started again
 
 # What each stage reads, and whether it has a sink.
@@ -153,6 +154,7 @@ class _World:
         )  # fmt: skip
         self.orders = Orders(self.home, self.base, self.disk, self.bucket, self.outside, self.laws)
         self.disk.on_named = self._named
+        self.disk.on_removed = self.laws.at_removed
         self.bucket.on_put = self._put
         self.outside.on_commit = self.laws.at_commit
 
@@ -298,7 +300,7 @@ class _World:
     def _pipeline(self) -> strobe.Pipeline:
         plan = self.plan
         config = strobe.CheckpointConfig(
-            interval=plan.interval, timeout=20.0, tolerable_failures=10**6, retained=plan.retained, mode=plan.mode,
+            interval=plan.interval, timeout=20.0, tolerable_failures=FAILURES, retained=plan.retained, mode=plan.mode,
             max_concurrent=plan.concurrent, alignment_timeout=0.05, store="s3://bucket/jobs" if plan.bucket else None,
         )  # fmt: skip
         restart = strobe.RestartPolicy(attempts=6, first_pause=0.05, longest_pause=0.5)
