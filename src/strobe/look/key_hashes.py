@@ -6,6 +6,7 @@ compared byte by byte, so somebody who can make hashes agree makes this slow and
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
@@ -112,9 +113,9 @@ def _by_length(keys: Rows) -> Iterator[tuple[Positions | None, int]]:
         yield None, int(sizes[0])
         return
     order = np.argsort(sizes, kind="stable")
-    kinds, begins = np.unique(sizes[order], return_index=True)
-    for size, which in zip(kinds.tolist(), np.split(order, begins[1:]), strict=True):
-        yield which, size
+    begins = np.flatnonzero(np.diff(sizes[order], prepend=-1)).tolist()
+    for begin, end in itertools.pairwise((*begins, len(order))):
+        yield order[begin:end], int(sizes[order[begin]])
 
 
 def _words(data: Bytes, starts: Positions, size: int) -> Iterator[Hashes]:

@@ -105,7 +105,6 @@ class _Walk:
     def guesses(self, sample: Positions, at: int) -> Positions:
         """Places beyond `at` that look like the first one of a record, far apart."""
         head, ints = self._head, self._ints
-        keys = ints[sample + head].astype(np.int64)
         mean = max((at - int(sample[0])) // len(sample), 1)
         count = min((self._size - at) // (mean * _EACH), _WALKERS)
         if count < 2:
@@ -115,14 +114,14 @@ class _Walk:
         marks = at + np.arange(1, count) * ((self._size - at) // count)
         places = (marks[:, None] + np.arange(width)).reshape(-1)
         places = places[places + head + 4 <= self._size]
-        lengths = np.unique(keys)
+        lengths = sorted(set(ints[sample + head].tolist()))
         there = ints[places + head]
         if len(lengths) <= 8:
             likely = np.zeros(len(places), np.bool_)
-            for length in lengths.tolist():
+            for length in lengths:
                 likely |= there == length
         else:
-            likely = (there >= int(lengths[0])) & (there <= int(lengths[-1]))
+            likely = (there >= lengths[0]) & (there <= lengths[-1])
         if self._typed:
             kind = self._data[places]
             likely &= (kind == 0x01) | (kind == 0x10)
@@ -132,8 +131,8 @@ class _Walk:
             later, ended, lost = self.step(later)
             good = ~lost & ~ended
             places, later = places[good], later[good]
-        _, firsts = np.unique(np.searchsorted(marks, places, side="right"), return_index=True)
-        return places[firsts]
+        # Not `np.unique`: its first call imports a package that takes longer than all of this.
+        return places[np.diff(np.searchsorted(marks, places, side="right"), prepend=-1) > 0]
 
     def together(self, starts: Positions) -> tuple[Positions, Positions, Positions]:
         """From each start to where the next one is, or beyond: how many records each has found, where it came to, and
