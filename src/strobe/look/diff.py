@@ -126,7 +126,8 @@ class _Query:
 
     def __init__(self, name: str, then: Relation, now: Relation) -> None:
         place = '"state"."' + name.replace('"', '""') + '"'
-        columns = [c for c in now.load().schema.names if c in then.load().schema.names]
+        known = frozenset(_columns(then))
+        columns = [c for c in _columns(now) if c in known]
         key = [c for c in now.key if c in columns] or columns
         self.key = ", ".join(_quoted(c) for c in key)
         # Two nulls are one key.
@@ -137,6 +138,10 @@ class _Query:
             f"went as (select {chosen} from before.{place} except all select {chosen} from {place}) "
         )
         self.place = place
+
+
+def _columns(relation: Relation) -> list[str]:
+    return list(relation.load().schema.names if relation.columns is None else relation.columns.names)
 
 
 def _table(name: str, then: Relation | None, now: Relation | None, after: Cut) -> TableChange:
