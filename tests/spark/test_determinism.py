@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -77,17 +77,21 @@ def test_a_source_that_cannot_be_read_again_is_warned_about(
 
 
 @pytest.mark.parametrize(
-    ("column", "warned"),
+    ("column", "named"),
     [
-        (F.rand, True),
-        (lambda: F.expr("uuid()"), True),
-        (lambda: strobe.stable_random("id"), False),
-        (F.current_timestamp, False),
+        (F.rand, "rand"),
+        (lambda: F.floor(F.abs(F.rand()) * 10) + F.col("id"), "rand"),
+        (lambda: F.expr("uuid()"), "uuid"),
+        (lambda: F.udf(drawn_number, "long").asNondeterministic()("id"), "drawn_number"),
+        (lambda: F.udf(drawn_number, "long")("id"), None),
+        (lambda: strobe.stable_random("id"), None),
+        (F.current_timestamp, None),
+        (F.input_file_name, None),
     ],
-    ids=["rand", "uuid", "stable_random", "current_timestamp"],
+    ids=["rand", "inside", "uuid", "udf", "deterministic-udf", "stable_random", "current_timestamp", "file"],
 )
 def test_a_stage_that_gives_another_result_when_run_again_is_warned_about(
-    spark: SparkSession, gate: Gate, tmp_path: Path, caplog: pytest.LogCaptureFixture, column: object, warned: bool
+    spark: SparkSession, gate: Gate, tmp_path: Path, caplog: pytest.LogCaptureFixture, column: object, named: str | None
 ) -> None:
     data = write_transfers(tmp_path / "in", files=1, rows=1)
     pipeline = strobe.Pipeline("p")
@@ -101,5 +105,33 @@ def test_a_stage_that_gives_another_result_when_run_again_is_warned_about(
         return source.withColumn("x", column())  # type: ignore[operator]
 
     warnings = warnings_about(pipeline, spark, gate, tmp_path, caplog)
-    assert [w.split(" ")[0] for w in warnings] == (["drawn"] if warned else [])
-    assert all("strobe.stable_random" in w for w in warnings)
+    assert [w.split(" ")[0] for w in warnings] == (["drawn"] if named else [])
+    assert all("strobe.stable_random" in w and f"({named})" in w for w in warnings)
+
+
+def drawn_number(number: int) -> int:
+    return 4
+
+
+class Halves:
+    def eval(self, number: int) -> Iterator[tuple[int]]:
+        yield (number // 2,)
+        yield (number - number // 2,)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_table_function_is_random_until_it_says_that_it_is_not(
+    spark: SparkSession, gate: Gate, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: bool
+) -> None:
+    data = write_transfers(tmp_path / "in", files=1, rows=1)
+    halves: Any = F.udtf(Halves, returnType="half BIGINT")
+    halves = halves.asDeterministic() if told else halves
+    pipeline = strobe.Pipeline("p")
+
+    @pipeline.stage(uid="split", to=strobe.ConsoleSink())
+    def split(spark: SparkSession) -> DataFrame:
+        return read_transfers(spark, data).lateralJoin(halves(F.col("id").outer()))
+
+    warnings = warnings_about(pipeline, spark, gate, tmp_path, caplog)
+    assert len(warnings) == (0 if told else 1)
+    assert all(w.startswith("split uses Halves:") and "udtf(Halves, …).asDeterministic()" in w for w in warnings)

@@ -28,6 +28,7 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import SESSION, Pipeline, StageSpec, argument_name, channel_of
 from strobe.hosts.spark.pipeline.user_code import give_to_workers
 from strobe.hosts.spark.pipeline.user_lines import declared_in
+from strobe.hosts.spark.plans.nondeterminism import nondeterministic_functions
 from strobe.hosts.spark.stage.due_batch import waits_of
 from strobe.hosts.spark.stage.failures import reason
 from strobe.model.cut import Json
@@ -174,11 +175,23 @@ def _warn(spec: StageSpec, result: DataFrame) -> None:
             "crash. Put a log (files, Kafka) in front of it.",
             spec.uid,
         )
-    if not plan.deterministic():
+    found = nondeterministic_functions(plan)
+    untold = [f.name for f in found if f.table_function]
+    if untold:
         _log.warning(
-            "%s uses functions that give another result when a batch is run again (rand, uuid, …): after a crash its "
-            "output may differ from what was seen before. strobe.stable_random and current_timestamp() do not.",
+            "%s uses %s: Spark takes a table function of Python to give another result when a batch is run again. "
+            "If it does not, say so: udtf(%s, …).asDeterministic().",
             spec.uid,
+            ", ".join(untold),
+            untold[0],
+        )
+    random = [f.name for f in found if not f.table_function]
+    if random:
+        _log.warning(
+            "%s uses functions that give another result when a batch is run again (%s): after a crash its output may "
+            "differ from what was seen before. strobe.stable_random and current_timestamp() do not.",
+            spec.uid,
+            ", ".join(random),
         )
 
 
