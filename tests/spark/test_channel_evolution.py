@@ -25,7 +25,7 @@ from strobe.hosts.spark.job.rehearse import dry_run
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Misuse
 from strobe.store.locate import locate
-from tests.spark.jobs import PATIENCE, eventually, finish, stage
+from tests.spark.jobs import PATIENCE, Overtaking, eventually, finish, stage
 from tests.spark.ledger_data import delta_rows
 from tests.spark.restoring import BOUNDED, start
 
@@ -81,7 +81,7 @@ def write(data: Path, files: range) -> Path:
 def pipeline(
     data: Path, seen: Seen, columns: tuple[str, ...], key: str, *, bounded: bool = True, renamed: Renamed | None = None
 ) -> strobe.Pipeline:
-    config = strobe.CheckpointConfig(interval=None, retained=10, mode="unaligned")
+    config = Overtaking(interval=None, retained=10, mode="unaligned")
     found = strobe.Pipeline("changing", checkpoint=config, restart=strobe.RestartPolicy(attempts=0))
 
     @found.stage(uid="events", trigger=BOUNDED if bounded else None, renamed=renamed)

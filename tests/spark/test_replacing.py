@@ -16,14 +16,14 @@ from strobe.hosts.spark.job.rehearse import dry_run
 from strobe.hosts.spark.restore.plan import ChannelAction, RestoreOptions, RestorePlan, StageAction
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
-from tests.spark.jobs import PATIENCE, eventually, finish, stage
+from tests.spark.jobs import PATIENCE, Overtaking, eventually, finish, stage
 from tests.spark.ledger_data import delta_rows, read_transfers, write_transfers
 from tests.spark.restoring import BOUNDED, await_postings, balances_of, ledger, postings_of, start
 from tests.spark.test_restore_operators import Hold
 
 pytestmark = pytest.mark.spark
 
-CONFIG = strobe.CheckpointConfig(interval=None, retained=100, mode="unaligned")
+CONFIG = Overtaking(interval=None, retained=100, mode="unaligned")
 
 
 def tally(

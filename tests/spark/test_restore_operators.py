@@ -21,7 +21,7 @@ import strobe
 from strobe.model.ids import NodeId
 from strobe.store.locate import locate
 from tests.spark.images import Images
-from tests.spark.jobs import PATIENCE, check_checkpoints, eventually, finish, stage
+from tests.spark.jobs import PATIENCE, Overtaking, check_checkpoints, eventually, finish, stage
 from tests.spark.ledger_data import delta_rows
 from tests.spark.restoring import start
 from tests.spark.test_operators import DDL, FILES, QUERIES, ROWS, plain, read_events, table, write_events
@@ -67,7 +67,7 @@ class Hold:
 def operators(data: Path, hold: Hold | None = None) -> strobe.Pipeline:
     """All files are there from the start, so that no stage idles in the middle: an idle stage runs a batch without
     rows, after which other rows are too late, in plain Spark too."""
-    config = strobe.CheckpointConfig(interval=None, retained=100, mode="unaligned")
+    config = Overtaking(interval=None, retained=100, mode="unaligned")
     pipeline = strobe.Pipeline("operators", checkpoint=config)
 
     @pipeline.stage(uid="events", trigger=None if hold else {"availableNow": True})

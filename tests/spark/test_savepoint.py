@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,24 +20,16 @@ from strobe.hosts.spark.snapshot.targets import DirectoryTarget
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 from strobe.model.kind import Kind
-from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.layout import SAVEPOINT_MARKER
 from strobe.store.locate import locate
 from strobe.store.manifest import Manifest
 from strobe.store.session import Session
-from tests.spark.jobs import eventually, stage
+from tests.spark.jobs import Overtaking, eventually, stage
 from tests.spark.ledger_data import read_transfers, write_transfers
 
 pytestmark = pytest.mark.spark
-
-
-class Overtaking(strobe.CheckpointConfig):
-    """Savepoints overtake rows, too, as they do where alignment takes too long, and in a loop."""
-
-    def coordinator(self) -> CoordinatorSettings:
-        return replace(super().coordinator(), everywhere=False)
 
 
 OVERTAKING = Overtaking(interval=None, mode="unaligned", tolerable_failures=0)
