@@ -15,6 +15,8 @@ from strobe.hosts.sim.system import System
 from strobe.hosts.sim.topology import joined
 from strobe.model.graph import Graph
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.protocol.barriers import Barriers
+from strobe.protocol.events import BarrierArrived, BarrierOptions, Effect, Initiate, Input
 
 UNALIGNED = PROTOCOLS["unaligned"]
 A, B, C, D = (NodeId(n) for n in "abcd")
@@ -62,6 +64,33 @@ def test_no_schedule_fails_whoever_is_told_and_whoever_meets_a_barrier_first(
 def test_two_snapshots_that_start_everywhere_do_not_disturb_each_other() -> None:
     report = explore_system(system("line", senders=(A,), snapshots=2), max_states=LARGEST)
     assert report.ok, [(str(e.failure), e.names) for e in report.counterexamples]
+
+
+class SecondIsAligned(Barriers):
+    """Snapshot 2 is a savepoint: it asks to be aligned, as its barriers do."""
+
+    def step(self, input: Input) -> tuple[Effect, ...]:
+        if isinstance(input, Initiate | BarrierArrived) and input.snapshot == 2:
+            input = replace(input, options=BarrierOptions(aligned=True))
+        return super().step(input)
+
+
+def with_an_aligned_one(name: str, machine: type[Barriers]) -> System:
+    """A checkpoint that starts everywhere, and behind it a savepoint that starts at the sources."""
+    made = system(name, senders=(A,))
+    sources = UNALIGNED.prepare(GRAPHS[name]).sources()
+    return replace(made, plan=(*made.plan, (SnapshotId(2), sources)), machine=machine)
+
+
+@pytest.mark.parametrize("name", ["line", "join", "loop"])
+def test_an_aligned_snapshot_behind_one_that_starts_everywhere_is_consistent_in_every_schedule(name: str) -> None:
+    report = explore_system(with_an_aligned_one(name, SecondIsAligned), max_states=LARGEST)
+    assert report.ok, [(str(e.failure), e.names) for e in report.counterexamples]
+
+
+def test_exploring_finds_a_machine_that_does_not_align_what_asks_for_it() -> None:
+    broken = type("Broken", (SecondIsAligned, MUTANTS["holds-nothing"].machine), {})
+    assert explore_system(with_an_aligned_one("join", broken), max_states=LARGEST).counterexamples
 
 
 def test_a_node_that_is_told_records_before_any_barrier_has_come() -> None:
