@@ -42,6 +42,7 @@ from strobe.store import filesystem
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import BlobRef
+from strobe.store.places import settle
 from strobe.store.references import References
 from strobe.store.session import Session, Upload
 from tests.hostsim.world import Break, Fault, Plan
@@ -259,6 +260,13 @@ def _torn_logs_are_not_cut_off() -> list[Any]:
     return [_replace(ChannelLog, "__init__", init)]
 
 
+def _place_is_noted_without_a_fence() -> list[Any]:
+    def unfenced(home: Path, job: str, place: str | None, **named: Any) -> Any:
+        return settle(home, job, place, on_point=named["on_point"])
+
+    return [_replace(checkpoints, "settle", unfenced)]
+
+
 def _trims_are_not_synced() -> list[Any]:
     return [_replace(LogCheckpoints, "sync_entries", _nothing)]
 
@@ -383,6 +391,13 @@ MUTANTS: dict[str, tuple[Mutant, tuple[Fault, ...]]] = {
 
 # Each with the plan that leads to where the rule stands.
 PLANNED: dict[str, tuple[Mutant, Plan]] = {
+    "the place of checkpoints is noted without a fence": (
+        _place_is_noted_without_a_fence,
+        Plan(
+            0, bucket=True, rows=4,
+            faults=(Fault(17, Break.SUSPEND, 300, at="main: mkdir /strobe-home"), Fault(450, Break.KILL)),
+        ),
+    ),
     "rows are swept that a trim has let go of which is not synced": (
         _trims_are_not_synced,
         Plan(

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from strobe.model.errors import Damaged, Misuse
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
@@ -65,9 +67,24 @@ def checkpoints_of(home: Path, job: str) -> SnapshotStore:
     return SnapshotStore(objects, current_layout(objects, job), job)
 
 
-def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_point) -> ObjectStore:
-    """The store that the job's driver writes its checkpoints to, and keeps to until it is told another."""
+def settle(
+    home: Path,
+    job: str,
+    place: str | None,
+    *,
+    on_point: OnPoint = no_point,
+    write: Callable[[str, dict[str, Any]], None] | None = None,
+) -> ObjectStore:
+    """The store that the job's driver writes its checkpoints to, and keeps to until it is told another. `write` is how
+    it writes to its home, by key: a driver that was given up must not name another place, or another owner of it."""
     layout, local = JobLayout(job), FilesystemStore(home, on_point=on_point)
+
+    def note_down(note: _Note) -> None:
+        if write is None:
+            _write(local, layout, note)
+        else:
+            write(layout.store, asdict(note))
+
     if place is not None and not is_s3(place):
         place = str(Path(place).absolute())
     if place == str(home.absolute()):
@@ -75,10 +92,10 @@ def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_po
     note = _read(home, job) or _Note(None, os.urandom(16).hex())
     if place is None:
         if note.store is not None:
-            _write(local, layout, _Note(None, note.owner))
+            note_down(_Note(None, note.owner))
         return local
     if note.store != place:
-        _write(local, layout, note)  # the name first: a place that is taken must be ours again after a crash
+        note_down(note)  # the name first: a place that is taken must be ours again after a crash
     objects = open_objects(place, on_point=on_point)
     if isinstance(objects, S3Store):
         objects.check(writable=True)
@@ -87,7 +104,7 @@ def settle(home: Path, job: str, place: str | None, *, on_point: OnPoint = no_po
     _take(objects, layout, note.owner)
     settled = _Note(place, note.owner, str(home.absolute()))
     if note != settled:
-        _write(local, layout, settled)
+        note_down(settled)
     return objects
 
 

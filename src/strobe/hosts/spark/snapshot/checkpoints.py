@@ -25,7 +25,7 @@ def open_checkpoints(home: JobHome, config: CheckpointConfig) -> SnapshotStore:
     _shut_savepoint(home)
     memory, on_point = home.memory, crash_points.point
     sign = None if config.sign_with is None else signer(config.sign_with)
-    settled = settle(home.home, home.job, config.store, on_point=on_point)
+    settled = settle(home.home, home.job, config.store, on_point=on_point, write=home.write)
     objects, layout = take_over(
         settled, home.job, incarnation=memory.incarnation, generation=memory.generation, on_point=on_point
     )
