@@ -78,7 +78,7 @@ COMMANDS = (
 )  # fmt: skip
 AS_ANOTHER = """
 import os, sys
-from strobe.cli import dispose, jobs, logs, snapshots
+from strobe.cli import dispose, jobs, logs, snapshots, status
 from strobe.cli.main import main
 import strobe.hosts.live.system.commands
 for command in sys.argv[2:]:
