@@ -44,7 +44,7 @@ def test_a_file_with_another_byte_is_not_believed(world: World, tmp_path: Path) 
     content = file.read_bytes()
     assert asked(world, 2) == (2, EXPECTED)
     again = 0
-    for place in [*range(5, len(content), len(content) // 60), len(content) - 1]:
+    for place in [*range(5, len(content), len(content) // 30), len(content) - 1]:
         damaged = bytearray(content)
         damaged[place] ^= 0x40
         file.write_bytes(damaged)
@@ -53,7 +53,7 @@ def test_a_file_with_another_byte_is_not_believed(world: World, tmp_path: Path) 
         again += decoded >= 1000
         for other in (tmp_path / "cache").iterdir():
             other.unlink()
-    assert again > 25  # the others are keys of rows that nobody looks for
+    assert again > 12  # the others are keys of rows that nobody looks for
 
 
 @pytest.mark.parametrize("size", [0, 3, 20, 5000, -1])
@@ -180,8 +180,13 @@ QUERIES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def whole() -> Engine:
+    return engine(narrow=False)[0]
+
+
 @pytest.mark.parametrize("query", QUERIES)
-def test_an_answer_does_not_depend_on_which_columns_were_read(query: str) -> None:
+def test_an_answer_does_not_depend_on_which_columns_were_read(query: str, whole: Engine) -> None:
     def answer(made: Engine) -> Any:
         try:
             found = made.sql(query)
@@ -189,7 +194,11 @@ def test_an_answer_does_not_depend_on_which_columns_were_read(query: str) -> Non
             return str(error)
         return "plan" if query.startswith("explain") else (found.schema.names, found.to_pylist())
 
-    assert answer(engine(narrow=True)[0]) == answer(engine(narrow=False)[0])
+    made, _ = engine(narrow=True)
+    try:
+        assert answer(made) == answer(whole)
+    finally:
+        made.close()
 
 
 @pytest.mark.parametrize(

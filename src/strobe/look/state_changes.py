@@ -103,6 +103,7 @@ def _version(head: memoryview, at: int) -> tuple[int, int]:
 
 
 def _joined(files: list[_Found], data: Bytes) -> _Found:
+    files = [file for file in files if len(file[0])]
     if len(files) == 1:
         return files[0]
     none = np.zeros(0, np.int64)
