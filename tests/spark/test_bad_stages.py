@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -94,6 +96,22 @@ def test_a_stage_that_cannot_run_is_misuse_and_nothing_is_left_running(
     assert says in str(refused.value)
     assert "\n" not in refused.value.what
     check_nothing_runs()
+
+
+def test_what_spark_says_of_an_expression_is_said_once(spark: SparkSession, tmp_path: Path) -> None:
+    """pyspark prints it, too: one line of JSON with a hundred frames."""
+    said: list[logging.LogRecord] = []
+    printer = logging.Handler()
+    printer.emit = said.append  # type: ignore[method-assign, assignment]
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    logger.addHandler(printer)
+    pipeline = chain(lambda a: a.select(F.struct("value").alias("pair")).select(F.col("pair.none")))
+    try:
+        with pytest.raises(Misuse, match="FIELD_NOT_FOUND"):
+            start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    finally:
+        logger.removeHandler(printer)
+    assert said == []
 
 
 def test_the_job_can_be_started_once_the_stage_is_mended(spark: SparkSession, tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_errors_of_our_own_speak_for_themselves() -> None:
         ("AttributeError: Can't get attribute 'f' on <module 'helper'>", True),
         ("SyntaxError: invalid syntax", True),
         ("NameError: name 'x' is not defined", True),
+        ("pyspark.errors.exceptions.base.PySparkRuntimeError: [SESSION_OR_CONTEXT_NOT_EXISTS] none", True),
         ("AttributeError: 'NoneType' object has no attribute 'x'", False),
         ("ValueError: ImportError: is what the row says", False),
         ("OSError: [Errno 28] No space left on device", False),

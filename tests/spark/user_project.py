@@ -39,7 +39,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 import money.tables.lookup as lookup
 import rates
 import strobe
+from grades import grade
 from rates import FromHelper, sum_up
+from scores import is_over
 
 pipeline = strobe.Pipeline(
     "kinds",
@@ -241,6 +243,8 @@ def numbers(spark):
         arrow("n").alias("arrow"),
         shifted("n").alias("shifted"),
         F.udf(lookup.price, "long")("n").alias("price"),
+        is_over("n").alias("over"),
+        F.udf(grade)("n").alias("grade"),
         where("n").alias("where"),
     )
     rows = rows.lateralJoin(Doubled(N.outer()))
@@ -302,6 +306,29 @@ class FromHelper(StatefulProcessor):
         pass
 """
 
+SCORES = """
+from pyspark.sql import functions as F
+
+LIMIT = 2
+
+
+def over(n):
+    return n > LIMIT
+
+
+@F.udf("boolean")
+def is_over(n):
+    return over(n)
+"""
+
+GRADES = """
+from scores import over
+
+
+def grade(n):
+    return "high" if over(n) else "low"
+"""
+
 LOOKUP = """
 import json
 from pathlib import Path
@@ -325,6 +352,8 @@ EXPECTED_NUMBERS = [
         "arrow": n * n + 1,
         "shifted": n + 100,
         "price": 70 * n,
+        "over": n > 2,
+        "grade": "high" if n > 2 else "low",
         "twice": 2 * (n * n + 1),
         "mapped": factorial,
         "late": -n,
@@ -345,6 +374,8 @@ def write(root: Path, out: Path, *, few: bool = False) -> Path:
             "OUT", str(out)
         ),
         "rates.py": RATES,
+        "scores.py": SCORES,
+        "grades.py": GRADES,
         "late.py": "def negative(n):\n    return -n\n",
         "random.py": "raise RuntimeError('Python has a module of this name')\n",
         "money/__init__.py": "",

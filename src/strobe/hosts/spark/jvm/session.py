@@ -35,6 +35,7 @@ import pyspark.util
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.jvm.class_archive import jvm_option
@@ -72,6 +73,7 @@ _HANGING_UP: Final = 10.0  # seconds
 _output: Final = SparkOutput()
 _readers: Final[list[ReaderServer]] = []  # of the JVM that runs
 
+_ERRORS_AS_JSON: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -309,6 +311,9 @@ def _without_tracebacks(session: SparkSession) -> None:
     # Its serializer prints the traceback of what it cannot pickle, and then raises the error.
     util: Any = pyspark.util
     util.print_exec = lambda stream: _log.debug("what could not be pickled", exc_info=True)
+    # And it prints what is wrong with an expression as one line of JSON, with all frames, before it raises the error.
+    for name in _ERRORS_AS_JSON:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _start_jvm(settings: dict[str, str], directory: SessionDirectory, log: Path | None) -> None:

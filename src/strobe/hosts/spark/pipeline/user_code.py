@@ -1,8 +1,9 @@
 """The user's Python code on Spark's workers.
 
 Spark sends a function to a worker as a pickle. What is in the pipeline's own file travels inside the pickle, by value
-(`loading`). What that file imports is named in the pickle, and the worker must be able to import it, too. The rule
-here: **what the driver can import, a worker can import, and gets the same file.**
+(`loading`), and so does what is in modules that need Spark to be imported (`needing_spark`). What else that file
+imports is named in the pickle, and the worker must be able to import it, too. The rule here: **what the driver can
+import, a worker can import, and gets the same file.**
 
 *Which directories.* Every entry of the driver's `sys.path` that is not part of its Python: the pipeline's directory, a
 package's root, `--py-files`, `PYTHONPATH`, what the file itself has added.
@@ -36,6 +37,7 @@ from pathlib import Path
 
 from pyspark import SparkContext, SparkFiles
 
+from strobe.hosts.spark.pipeline.needing_spark import pickle_by_value
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.pipeline.user_lines import ARCHIVE, PACKAGE
 
@@ -58,6 +60,7 @@ def give_to_workers(pipeline: Pipeline, context: SparkContext) -> None:
     """Make the user's modules known to the workers. Before the first of the user's functions is called: Spark notes
     for each function where its modules are when it is declared."""
     roots = code_roots(pipeline)
+    pickle_by_value([root.path for root in roots if root.path != PACKAGE.parent])
     paths = [_without_hidden(root.path) for root in roots]
     context.environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     context.environment["PYTHONSAFEPATH"] = "1"

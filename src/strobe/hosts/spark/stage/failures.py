@@ -25,10 +25,11 @@ _JAVA_NAME: Final = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+")
 _OURS: Final = re.compile(r"^strobe(?:\.\w+)+: ")
 _PLAN: Final = "=== Streaming Query ==="  # what Spark says of the query, behind the error
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
-# Code that cannot be imported, compiled, sent or received.
+# Code that cannot be imported, compiled, sent or received, or that needs Spark on a worker.
 _HOPELESS: Final = re.compile(
     r"(?:\w+\.)*(?:ModuleNotFoundError|ImportError|PicklingError|UnpicklingError|SyntaxError|IndentationError|NameError)\b"
     r"|AttributeError: Can't get attribute '"
+    r"|(?:\w+\.)*PySparkRuntimeError: \[SESSION_OR_CONTEXT_NOT_EXISTS\]"
 )
 _UNREACHABLE: Final = f"{Unreachable.__module__}.{Unreachable.__qualname__}: "
 # Of Kafka's retriable errors those that say that nobody answers. A topic that is gone is retriable for Kafka, too, but
@@ -117,6 +118,11 @@ def _advice(words: str, error: BaseException) -> str:
         return (
             ". Spark's workers cannot import it: put it beside the pipeline's file, hand it over with --py-files, or "
             "install it where the workers run."
+        )
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in words:
+        return (
+            ". There is no Spark on workers: make columns, sessions, and UDFs with a type in words, in the stage's "
+            "function, or at the top level of the pipeline's file and of modules that it imports there."
         )
     if "PicklingError" in words:
         what = culprit(error)
