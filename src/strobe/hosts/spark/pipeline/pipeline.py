@@ -17,15 +17,8 @@ from pathlib import Path
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from strobe.hosts.spark.pipeline import stage_options
 from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
-from strobe.hosts.spark.pipeline.stage_options import (
-    FAIL,
-    SNAPSHOT,
-    Start,
-    check_bad_files,
-    check_renamed,
-    check_start,
-)
 from strobe.hosts.spark.pipeline.triggers import check_trigger, never_ends
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
@@ -76,10 +69,10 @@ class StageSpec:
     partitions: int | None
     trigger: Mapping[str, Any]
     conf: Mapping[str, str] = field(default_factory=dict)
-    start: Start = SNAPSHOT
+    start: stage_options.Start = stage_options.SNAPSHOT
     replaces: NodeId | None = None
     renamed: Mapping[str, str | None] = field(default_factory=dict)
-    bad_files: str = FAIL
+    bad_files: str = stage_options.FAIL
 
     @property
     def ends(self) -> bool:
@@ -138,10 +131,10 @@ class Pipeline:
         partitions: int | None = None,
         trigger: Mapping[str, Any] | None = None,
         conf: Mapping[str, str] | None = None,
-        start: Start = SNAPSHOT,
+        start: stage_options.Start = stage_options.SNAPSHOT,
         replaces: str | None = None,
         renamed: Mapping[str, str | None] | None = None,
-        bad_files: str = FAIL,
+        bad_files: str = stage_options.FAIL,
     ) -> Callable[[F], F]:
         """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
         SparkSession if it reads none, and returns a streaming DataFrame. One that reads channels and has a parameter
@@ -179,7 +172,7 @@ class Pipeline:
         if len({argument_name(n) for n in names}) < len(names):
             raise Misuse(f"{where} reads stages whose parameters would have the same name: {', '.join(names)}.")
         sinks = _sinks(to, where)
-        begins = check_start(start, where, channels=bool(names))
+        begins = stage_options.check_start(start, where, channels=bool(names))
         check_trigger(trigger or {}, where)
         settings = _settings(conf, where)
 
@@ -201,8 +194,8 @@ class Pipeline:
                 conf=settings,
                 start=begins,
                 replaces=None if replaces is None else NodeId(replaces),
-                renamed=check_renamed(renamed, where),
-                bad_files=check_bad_files(bad_files, where),
+                renamed=stage_options.check_renamed(renamed, where),
+                bad_files=stage_options.check_bad_files(bad_files, where),
             )
             return function
 
