@@ -25,6 +25,7 @@ from strobe.hosts.spark.commit.ledger import PartState, SinkLedger
 from strobe.hosts.spark.commit.work import SinkWork
 from strobe.hosts.spark.home import job_home
 from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.restore import planning
 from strobe.hosts.spark.snapshot import checkpoints, manifests
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost, _Written
 from strobe.hosts.spark.snapshot.manifests import ManifestWriter
@@ -267,6 +268,10 @@ def _place_is_noted_without_a_fence() -> list[Any]:
     return [_replace(checkpoints, "settle", unfenced)]
 
 
+def _ledgers_do_not_count_as_a_run() -> list[Any]:
+    return [_replace(planning, "read_ledgers", lambda home, job: {})]
+
+
 def _trims_are_not_synced() -> list[Any]:
     return [_replace(LogCheckpoints, "sync_entries", _nothing)]
 
@@ -396,6 +401,13 @@ PLANNED: dict[str, tuple[Mutant, Plan]] = {
         Plan(
             0, bucket=True, rows=4,
             faults=(Fault(17, Break.SUSPEND, 300, at="main: mkdir /strobe-home"), Fault(450, Break.KILL)),
+        ),
+    ),
+    "a job that has lost its stages' directories is taken for one that has never run": (
+        _ledgers_do_not_count_as_a_run,
+        Plan(
+            0, shape="chain", mode="unaligned", rows=3, interval=0.05, switching=0.3,
+            faults=(Fault(131, Break.SAVEPOINT), Fault(267, Break.POWER, at="sink: commit")),
         ),
     ),
     "rows are swept that a trim has let go of which is not synced": (

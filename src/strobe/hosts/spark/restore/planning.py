@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from strobe.hosts.spark.commit.ledger import read_ledgers
 from strobe.hosts.spark.commit.start import transactional
 from strobe.hosts.spark.connectors.base import SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.origin import below
@@ -85,7 +86,10 @@ def has_run(home: JobHome) -> bool:
     if memory.restoring is not None and memory.restoring.how == How.FORK.value:
         return False
     stages = home.path(home.layout.stages)
-    return any(stages.glob(f"*/t{memory.timeline}/spark")) or any(stages.glob(f"*/t{memory.timeline}.*/spark"))
+    if any(stages.glob(f"*/t{memory.timeline}/spark")) or any(stages.glob(f"*/t{memory.timeline}.*/spark")):
+        return True
+    # Spark does not sync its directories, so a loss of power may take all of them. The ledgers of sinks are synced.
+    return any(ledger.entries or ledger.done for ledger in read_ledgers(home.home, home.job).values())
 
 
 def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
