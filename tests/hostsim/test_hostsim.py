@@ -42,9 +42,14 @@ ALL_MUTANTS |= PLANNED | ORDER_MUTANTS
 
 def test_a_manifest_that_lands_in_an_epoch_that_was_left_is_none() -> None:
     fault = Fault(1, Break.SUSPEND, 300, at="put jobs/job/snapshots/chk-000003/manifest.json")
-    outcome = run(Plan(1, bucket=True, rows=4, faults=(fault,)), trace=True)
-    assert not outcome.violation
-    assert any("driver-1/manifest-3: [store.manifest.after]" in line for line in outcome.trace), "it did land"
+    landed = False
+    for seed in range(_TRIES):  # another thread may find out first that its driver was given up
+        outcome = run(Plan(seed, bucket=True, rows=4, faults=(fault,)), trace=True)
+        assert not outcome.violation
+        landed = any("driver-1/manifest-3: [store.manifest.after]" in line for line in outcome.trace)
+        if landed:
+            break
+    assert landed
 
 
 @pytest.mark.parametrize("name", ALL_MUTANTS)
