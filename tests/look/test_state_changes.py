@@ -85,7 +85,18 @@ def test_what_only_looks_like_a_record_is_passed_over(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("typed", [True, False])
 def test_records_that_are_cut_off_are_no_records(typed: bool) -> None:
     data, starts = run(many(2, lengths=(17,), longest=60), typed=typed)
-    for end in (len(data) - 1, len(data) - 5, starts[-1] + 3, starts[5000], starts[300] + 10, starts[3] + 2, 5):
+    for end in (
+        len(data) - 1,
+        len(data) - 5,
+        starts[-1] + 3,
+        starts[5000],
+        starts[300] + 10,
+        starts[3] + 2,
+        5,
+        4,
+        2,
+        0,
+    ):
         with pytest.raises(ValueError, match="leads out"):
             record_starts(np.frombuffer(data[:end], np.uint8), 4 if typed else 0, typed=typed)
 
@@ -93,6 +104,28 @@ def test_records_that_are_cut_off_are_no_records(typed: bool) -> None:
 def test_what_follows_the_mark_at_the_end_does_not_count() -> None:
     data, starts = run(many(3, lengths=(17,), longest=60, count=5000), typed=False)
     assert record_starts(np.frombuffer(data * 3, np.uint8), 0, typed=False).tolist() == starts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_records_are_read_as_one_by_one_or_not_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random.Random(seed)
+    typed = bool(seed % 2)
+    lengths = source.choice([(17,), (1, 2, 3), (25, 33)])
+    data = bytearray(run(many(seed, lengths=lengths, longest=60, count=3000), typed=typed)[0])
+    for _ in range(source.choice((1, 5, 50))):
+        at = source.randrange(4, len(data) - 4)
+        data[at : at + 4] = struct.pack(">i", source.choice((-1, -2, 2**31 - 1, 0, source.randrange(300), 10**6)))
+
+    def found() -> list[int] | str:
+        try:
+            starts: list[int] = record_starts(np.frombuffer(data, np.uint8), 4 if typed else 0, typed=typed).tolist()
+        except ValueError as error:
+            return str(error)
+        return starts
+
+    together = found()
+    monkeypatch.setattr(records, "_SAMPLE", len(data))  # then all are followed one by one
+    assert together == found()
 
 
 @given(st.lists(st.lists(st.tuples(st.binary(max_size=2), st.none() | st.binary(max_size=3)), max_size=40), max_size=4))

@@ -33,6 +33,8 @@ Steps = tuple[Positions, "np.ndarray[Any, np.dtype[np.bool_]]", "np.ndarray[Any,
 def record_starts(data: Bytes, at: int, *, typed: bool) -> Positions:
     """Every record of `data` from `at` to the mark at their end: a kind (if `typed`), the key with its length, the
     value with its length. ValueError if one leads out of the data."""
+    if at > len(data):
+        raise ValueError("a change leads out of its file")
     walk = _Walk(data, typed)
     first, at = walk.one_by_one(at, most=_SAMPLE)
     if at == _ENDED:
