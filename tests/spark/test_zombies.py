@@ -7,6 +7,7 @@ Two of the most dangerous points, which every job passes. `python -m tests.zombi
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,34 @@ from pyspark.sql import SparkSession
 from strobe.hosts.spark.crash_points import POINTS
 from strobe.hosts.spark.home import job_home
 from tests.zombies.harness import differences, everything, haunt
-from tests.zombies.plays import LEFT_OUT, PLAYS
+from tests.zombies.plays import LEFT_OUT, NOT_IN_A_BUCKET, PLAYS, Stand
 
 
 def test_every_crash_point_has_a_play_or_a_reason_why_not() -> None:
     assert set(PLAYS) | set(LEFT_OUT) == set(POINTS)
     assert not set(PLAYS) & set(LEFT_OUT)
+    assert set(NOT_IN_A_BUCKET) < set(PLAYS)
+
+
+def test_a_job_that_stands_gets_no_more_input() -> None:
+    """A file that came while others finish the job would be missing from what they wrote."""
+    stand, feeding, go, fed = Stand(), threading.Event(), threading.Event(), []
+
+    def feed() -> None:
+        feeding.set()
+        assert go.wait(60)
+        fed.append("a file")
+
+    threads = [threading.Thread(target=stand.feed_until_reached, args=(feed,)), threading.Thread(target=stand.reach)]
+    threads[0].start()
+    assert feeding.wait(60)
+    threads[1].start()
+    assert stand._reached.wait(60)
+    assert threads[1].is_alive(), "it stands while a file is being written"
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert fed == ["a file"]
 
 
 @pytest.mark.parametrize(

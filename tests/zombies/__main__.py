@@ -21,7 +21,7 @@ from strobe.hosts.spark.jvm.session import POLLING_DELAY, spark_session, stop_se
 from tests.s3_server import CREDENTIALS, make_bucket
 from tests.services import Server
 from tests.zombies.harness import haunt
-from tests.zombies.plays import LEFT_OUT, PLAYS
+from tests.zombies.plays import LEFT_OUT, NOT_IN_A_BUCKET, PLAYS
 
 
 @contextmanager
@@ -43,7 +43,11 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=8, metavar="N", help="jobs in a process (8)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave everything in this directory")
     args = parser.parse_args()
-    points = args.points or list(PLAYS)
+    left_out = {**LEFT_OUT, **NOT_IN_A_BUCKET} if args.bucket else LEFT_OUT
+    points = args.points or [point for point in PLAYS if point not in left_out]
+    for point in points:
+        if point in left_out or point not in PLAYS:
+            parser.error(f"{point}: {left_out.get(point, 'there is no such crash point')}")
     job_home.HEARTBEAT = 0.05  # how long a look at a silent driver takes
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # in order: nobody else continues or ends what is stopped
     wrong: dict[str, str] = {}
@@ -58,7 +62,7 @@ def main() -> int:
             stores = {p: f"{url}/{p.replace('.', '-')}" for p in few} if url else {}
             wrong |= haunt(few, where / str(number), session, stores, _tell)
             print(f"{len(few)} points in {time.monotonic() - began:.0f} s: {', '.join(few)}", flush=True)
-    for point, why in LEFT_OUT.items():
+    for point, why in left_out.items():
         print(f"left out: {point} ({why})")
     for point, harm in wrong.items():
         print(f"WRONG {point}:\n{harm}")

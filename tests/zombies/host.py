@@ -27,7 +27,7 @@ from strobe.hosts.spark.jvm.session import POLLING_DELAY, spark_session
 from strobe.hosts.spark.stage.writing import BatchWriting
 from strobe.model.errors import StrobeError
 from tests.support.waiting import PATIENCE
-from tests.zombies.plays import PLAYS, Play
+from tests.zombies.plays import PLAYS, Play, Stand
 
 
 class Zombie:
@@ -40,9 +40,11 @@ class Zombie:
         self.go = threading.Event()
         self._lock = threading.Lock()
         self._stands = False
+        self._stand = Stand()
 
-    def arm(self) -> None:
+    def arm(self) -> Stand:
         self.armed = True
+        return self._stand
 
     def at(self, name: str) -> None:
         """All threads that come by after it was armed stand; the first one says so."""
@@ -51,6 +53,7 @@ class Zombie:
         with self._lock:
             if not self._stands:
                 self._stands = True
+                self._stand.reach()
                 self._say("stands", self.point)
         self.go.wait()
 

@@ -8,6 +8,7 @@ elsewhere, while the first process stands still.
 from __future__ import annotations
 
 import contextlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,10 +32,33 @@ from tests.spark.ledger_data import delta_rows, read_transfers, write_transfers
 from tests.spark.orders import windows, windows_in
 from tests.spark.two_phase import add_file, numbers, visible
 
-__all__ = ["LEFT_OUT", "PLAYS", "Play"]
+__all__ = ["LEFT_OUT", "NOT_IN_A_BUCKET", "PLAYS", "Play", "Stand"]
 
 ROWS: Final = 40  # of a file of transfers
 NUMBERS: Final = 5  # of a file of numbers
+FEEDING: Final = 1.0  # seconds after which a job that has not come to its point gets another file
+
+
+class Stand:
+    """Whether a job stands at its point yet. Until it does, it is given more to do: which points one more file leads
+    past depends on what else happens, on whether a newer checkpoint still needs what an older one had, for one."""
+
+    def __init__(self) -> None:
+        self._reached, self._feeding = threading.Event(), threading.Lock()
+
+    def reach(self) -> None:
+        """When this returns no more input comes."""
+        self._reached.set()
+        with self._feeding:
+            pass
+
+    def feed_until_reached(self, feed: Callable[[], None]) -> None:
+        while True:
+            with self._feeding:
+                if self._reached.is_set():
+                    return
+                feed()
+            self._reached.wait(FEEDING)
 
 
 class Play(ABC):
@@ -51,7 +75,7 @@ class Play(ABC):
     def pipeline(self, *, bounded: bool) -> strobe.Pipeline: ...
 
     @abstractmethod
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None: ...
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None: ...
 
     @abstractmethod
     def check(self) -> None:
@@ -130,12 +154,11 @@ class Ledger(Play):
     def feed(self) -> None:
         write_transfers(self.root / "in", files=len(list((self.root / "in").glob("*.parquet"))) + 1, rows=ROWS)
 
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None:
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         self.feed()
         job = self.start(spark)
         job.checkpoint()
-        arm()
-        self.feed()
+        arm().feed_until_reached(self.feed)
 
     def check(self) -> None:
         totals = "select dst, sum(amount)::BIGINT, count(*) from '{}/*.parquet' group by 1 order by 1"
@@ -150,7 +173,7 @@ class Restored(Ledger):
 
     points = tuple(p for p in POINTS if p.startswith("restore."))
 
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None:
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         self.feed()
         self.to_the_end(spark)
         snapshot = self.newest()
@@ -162,7 +185,7 @@ class Restored(Ledger):
 class Rescaled(Ledger):
     points = tuple(p for p in POINTS if p.startswith("rescale."))
 
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None:
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         self.feed()
         self.to_the_end(spark)
         self.feed()
@@ -184,12 +207,11 @@ class Numbers(Play):
     def feed(self) -> None:
         add_file(self.root / "in", len(list((self.root / "in").glob("*.parquet"))))
 
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None:
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         self.feed()
         job = self.start(spark)
         eventually(lambda: bool(visible(self.root / "out")), "the first part is visible", job)
-        arm()
-        self.feed()
+        arm().feed_until_reached(self.feed)
 
     def check(self) -> None:
         files = len(list((self.root / "in").glob("*.parquet")))
@@ -201,7 +223,7 @@ class Settled(Numbers):
 
     points = ("settle.part-committed",)
 
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None:
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         self.leave_doubt(spark)
         snapshot = self.newest()
         arm()
@@ -227,7 +249,7 @@ class Undone(Settled):
 
     points = ("settle.part-aborted",)
 
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None:
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         first = self.leave_doubt(spark)
         arm()
         self.start(spark, snapshot=f"{self.name}/{first}")
@@ -275,7 +297,7 @@ class Windows(Play):
     def place(self, name: str) -> str:
         return f"{self.store}/{name}" if self.store else str(self.root / name)
 
-    def live(self, spark: SparkSession, arm: Callable[[], None]) -> None:
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         self.feed()
         job = self.start(spark)
         self.await_counted(job)
@@ -316,6 +338,9 @@ PLAYS: Final[Mapping[str, type[Play]]] = {
     point: play
     for play in (Ledger, Restored, Rescaled, Numbers, Settled, Undone, Held, Windows, Stopped, Drained)
     for point in play.points
+}
+NOT_IN_A_BUCKET: Final[Mapping[str, str]] = {
+    point: "a step of a write to a directory" for point in POINTS if point.startswith("store.file.")
 }
 LEFT_OUT: Final[Mapping[str, str]] = {
     "kafka.in-transaction": "the broker fences: tests/spark/test_kafka_job.py",
