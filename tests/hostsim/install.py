@@ -105,8 +105,8 @@ def _spark(scheduler: Scheduler, supply: Callable[[str], tuple[int, bool]]) -> I
     def find_java() -> str:
         raise AssertionError("a job that is given a session has its Java, and starts no process to find one")
 
-    def describe(result: Any, output_mode: str, **_: Any) -> dict[str, Any]:
-        return {"operators": [], "sources": [], "schema": result.schema.simpleString()}
+    def describe(draft: DraftStage) -> dict[str, Any]:
+        return {"operators": [], "sources": [], "schema": draft.schema.simpleString()}
 
     yield job_module, "find_java", find_java
     yield job_module, "Gate", contextlib.nullcontext
@@ -118,7 +118,7 @@ def _spark(scheduler: Scheduler, supply: Callable[[str], tuple[int, bool]]) -> I
     yield JobObserver, "start", lambda self, *args: None
     yield JobObserver, "stop", lambda self: None
     yield AssembledStage, "never_rests", False
-    yield resume, "describe_stage", describe
+    yield resume, "describe_draft", describe
     yield stage_writing, "write_files", write_files
     yield stage_runner, "WatermarkKeeper", NoWatermarks
     yield staging, "write_parquet", write_parquet

@@ -71,7 +71,7 @@ def stage_table(stages: tuple[StageStatus, ...]) -> Table:
         colour = {"running": "green", "ended": "green", "restarting": "yellow", "failed": "red"}.get(stage.state, "")
         table.add_row(
             stage.uid,
-            Text(stage.state, style=colour),
+            Text(f"in {stage.chained_into}" if stage.chained_into else stage.state, style=colour),
             str(stage.batch) if stage.batch >= 0 else "–",
             human_ms(stage.batch_ms) if stage.batch_ms else "–",
             *(("–" if stage.busy is None else f"{stage.busy:.0%}",) if measured else ()),

@@ -105,6 +105,8 @@ def show_plan(plan: RestorePlan, session: Session) -> None:
     say(("stages", "bold"))
     for stage in plan.stages:
         say(f"  {stage.uid:<20} {stage.action.value}", *_stage_details(stage))
+    for uid, host in plan.chained.items():
+        say(f"  {uid:<20} chained, with {host}")
     if plan.channels:
         say(("channels", "bold"))
     for channel in plan.channels:
@@ -158,6 +160,8 @@ def _stage_details(stage: Any) -> tuple[str, ...]:
             parts.append(f", {record.state_rows:,} rows of state")
     if stage.action is StageAction.REPLACING:
         parts.append(f" of {stage.replaces}, at batch {record.batch}, without its state")
+    if stage.action is StageAction.UNCHAINED:
+        parts.append(f", where {stage.host} was, at batch {record.batch}")
     if stage.partitions is not None:
         parts.append(", repartitioned from {} to {}".format(*stage.partitions))
     if stage.action is StageAction.NEW and stage.starts:

@@ -13,6 +13,7 @@ from strobe.cli.live_view import human_bytes, human_ms, human_phase, shown_phase
 from strobe.cli.output import Command, Session, common_options
 from strobe.model.cut import Cut, Json
 from strobe.model.ids import NodeId
+from strobe.store.chained import chained_in
 from strobe.store.check import check_root
 from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
@@ -69,6 +70,8 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
         return 0
     narrow = session.console.width < _ROOM_FOR_STAGES
     session.console.print(_stages(manifest, narrow=narrow))
+    for uid, host in chained_in(manifest).items():
+        session.say(f"stage {uid} is chained: the query of {host} computes it, and knows where it stands")
     session.say(("where the time went", "bold"))
     session.console.print(_phases(manifest, narrow=narrow))
     if (slowest := _slowest(manifest)) is not None:
@@ -276,6 +279,7 @@ def _as_json(found: Located, manifest: Manifest) -> dict[str, object]:
             uid: {**asdict(node), "files": len(node.files), "phases": node.phases, "duration_ms": node.duration_ms}
             for uid, node in manifest.nodes.items()
         },
+        "chained": chained_in(manifest),
         "slowest": _slowest(manifest),
         **{f"{name}_ms": took for name, took in _whole(manifest).items()},
         "channels": {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +19,7 @@ from strobe.look.engine import Engine, Limits
 from strobe.look.relations import Fallback, Relation, relations_of
 from strobe.model.errors import Failed, Misuse
 from strobe.model.suggest import did_you_mean
+from strobe.store.chained import why_no_channel
 from strobe.store.leases import Lease, take_lease
 from strobe.store.locate import Located, locate
 from strobe.store.manifest import Manifest
@@ -44,7 +46,7 @@ class Cut:
         """The rows that a query gives. `Misuse` if it is wrong, `Failed` if it takes too long or too much, `Damaged` if
         a relation that it names cannot be read."""
         if self._engine is None:
-            self._engine = Engine(self._limits)
+            self._engine = Engine(self._limits, partial(why_no_channel, self.manifest))
             self._engine.add(self._relations)
             for name, other in self._others.items():
                 self._engine.add(other._relations, name)
@@ -60,9 +62,10 @@ class Cut:
             if each.full_name.lower() == name.lower():
                 return each
         names = [each.full_name for each in self._relations]
+        guess = why_no_channel(self.manifest, name) or did_you_mean(name, names)
         raise Misuse(
             f"There is no relation {name!r} in snapshot {self.manifest.snapshot} of {self.manifest.job}.",
-            next=f"{did_you_mean(name, names)}Its relations: {', '.join(names)}.",
+            next=f"{guess}Its relations: {', '.join(names)}.",
         )
 
     def state(self, stage: str) -> pa.Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,8 +49,9 @@ class _Shown:
 
 
 class Engine:
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, missing: Callable[[str], str] = lambda name: "") -> None:
+        """`missing`: what to say of a relation that is not there, by its name."""
+        self._limits, self._missing = limits, missing
         config: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",
             "autoload_known_extensions": "false",
@@ -226,6 +227,7 @@ class Engine:
             names = [f"{c}.{r.full_name}" if c else r.full_name for (c, _, _), r in self._relations.items()]
             close = [name for name in names if name.rpartition(".")[2].lower() == wanted.lower()]
             guess = f"Did you mean {' or '.join(close)}? " if close else did_you_mean(wanted, names)
+            guess = self._missing(wanted) or guess
             return Misuse(
                 f"There is no relation {wanted!r} in the snapshot.",
                 untouched="Nothing was read.",

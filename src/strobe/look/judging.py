@@ -21,7 +21,7 @@ from strobe.model.suggest import did_you_mean
 from strobe.store.manifest import NOTHING
 from strobe.store.times import utc_text
 
-__all__ = ["check_live_names", "check_names", "invariants_in", "judge"]
+__all__ = ["channels_asked_for", "check_live_names", "check_names", "invariants_in", "judge"]
 
 _SHOWN: Final = 10  # rows of a violation that are kept
 _WIDE: Final = 500  # characters of a value that are kept
@@ -140,6 +140,20 @@ def check_names(
                         untouched="Nothing was started.",
                         next=f"{did_you_mean(name, list(known))}The stages are: {', '.join(known.values())}.",
                     )
+
+
+def channels_asked_for(invariants: Iterable[Invariant]) -> set[str] | None:
+    """The stages whose channels these look at, in lower case. None: that cannot be told, any may be."""
+    found: set[str] = set()
+    with duckdb.connect(":memory:") as db:
+        for invariant in invariants:
+            if invariant.sql is None:
+                return None
+            named = _relations(db, invariant)
+            if ("meta", "channels") in named:
+                return None
+            found |= {name for schema, name in named if schema in ("in_flight", "channel")}
+    return found
 
 
 def check_live_names(invariants: Iterable[Invariant], nodes: Iterable[str]) -> None:

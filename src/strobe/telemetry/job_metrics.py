@@ -26,7 +26,7 @@ def job_families(status: JobStatus) -> list[Family]:
     job = (status.job,)
     return [
         *gather(JOB_METRICS, [(job, status)]),
-        *gather(STAGE_METRICS, [((*job, stage.uid), stage) for stage in status.stages]),
+        *gather(STAGE_METRICS, [((*job, stage.uid), stage) for stage in status.stages if not stage.chained_into]),
         *gather(SINK_METRICS, [((*job, *_place(sink)), sink) for sink in status.sinks]),
         *gather(INVARIANT_METRICS, [((*job, invariant.name), invariant) for invariant in status.invariants]),
     ]

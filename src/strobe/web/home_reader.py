@@ -20,7 +20,7 @@ from strobe.store.manifest import Manifest
 from strobe.store.runtime import UNKNOWN, Runtime, read_runtime
 from strobe.web.drawing import Link, draw
 from strobe.web.home_place import HomePlace
-from strobe.web.snapshot_reader import SnapshotReader, links_of
+from strobe.web.snapshot_reader import SnapshotReader, links_of, nodes_of
 from strobe.web.statuses import Asked, Statuses
 from strobe.web.views import BarrierView, ChannelView, JobRow, JobView, StageView
 
@@ -172,7 +172,12 @@ def _graph(
     in_flight = _in_flight(manifest)
     told = _convert(status.get("channels"), list[ChannelView])
     if status and told is not None:
-        channels = [msgspec.structs.replace(c, rows_in_flight=in_flight.get((c.producer, c.consumer))) for c in told]
+        channels = [
+            msgspec.structs.replace(c, rows_waiting=None, commits_waiting=None)
+            if c.chained
+            else msgspec.structs.replace(c, rows_in_flight=in_flight.get((c.producer, c.consumer)))
+            for c in told
+        ]
         links = [Link(c.producer, c.consumer, c.feedback) for c in channels]
         return [str(s["uid"]) for s in status.get("stages", [])], links, channels, "job"
     if manifest is not None:
@@ -183,7 +188,7 @@ def _graph(
             )
             for link in links
         ]
-        return list(manifest.graph.nodes), links, views, "snapshot"
+        return list(map(str, nodes_of(manifest))), links, views, "snapshot"
     return [str(s["uid"]) for s in status.get("stages", [])], [], [], "job" if status else ""
 
 
@@ -207,7 +212,7 @@ def _stage(
     manifest: Manifest | None,
     settings: Mapping[str, str],
 ) -> StageView:
-    figures = {k: v for k, v in status.items() if k not in _OWN}
+    figures = {k: v for k, v in status.items() if k not in _OWN and v != ""}
     if manifest is not None and uid in manifest.nodes and "state_bytes" not in figures:
         figures["snapshot_bytes"] = manifest.nodes[uid].bytes_total  # type: ignore[index]
     sinks = [] if manifest is None else [name for name in manifest.sinks if name.split("/")[0] == uid]

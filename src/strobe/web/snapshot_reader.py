@@ -22,7 +22,8 @@ from strobe.hosts.spark.home.history import (
 )
 from strobe.model.cut import Cut
 from strobe.model.errors import Misuse, StrobeError
-from strobe.model.ids import SnapshotId
+from strobe.model.ids import NodeId, SnapshotId
+from strobe.store.chained import chained_links
 from strobe.store.codec import root_of
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import MANIFEST, JobLayout
@@ -42,7 +43,7 @@ from strobe.web.views import (
     SnapshotView,
 )
 
-__all__ = ["SnapshotReader", "drawing_of", "links_of"]
+__all__ = ["SnapshotReader", "drawing_of", "links_of", "nodes_of"]
 
 _FRESH: Final = 0.3  # seconds for which a list of what is kept counts
 _FRESH_IN_BUCKET: Final = 10.0
@@ -239,11 +240,18 @@ class SnapshotReader:
 
 
 def links_of(manifest: Manifest) -> list[Link]:
-    return [Link(c.source, c.target, c.feedback) for c in manifest.graph.channels]
+    """With those from stages that are chained."""
+    chained = [Link(uid, reader, False) for uid, reader in chained_links(manifest).items()]
+    return [*chained, *(Link(c.source, c.target, c.feedback) for c in manifest.graph.channels)]
+
+
+def nodes_of(manifest: Manifest) -> list[NodeId]:
+    """With those that are chained."""
+    return [*chained_links(manifest), *manifest.graph.nodes]
 
 
 def drawing_of(manifest: Manifest) -> Drawing:
-    return draw(manifest.graph.nodes, links_of(manifest))
+    return draw(nodes_of(manifest), links_of(manifest))
 
 
 def _past_part(uid: str, part: PastStage) -> NodePart:

@@ -115,7 +115,8 @@ class StageView(msgspec.Struct, frozen=True):
 
 
 class ChannelView(msgspec.Struct, frozen=True):
-    """`rows_in_flight`: at the newest snapshot that is kept."""
+    """`rows_in_flight`: at the newest snapshot that is kept. `chained`: there is no channel, the consumer's query
+    computes the producer."""
 
     producer: str
     consumer: str
@@ -123,6 +124,7 @@ class ChannelView(msgspec.Struct, frozen=True):
     rows_waiting: int | None = None
     commits_waiting: int | None = None
     rows_in_flight: int | None = None
+    chained: bool = False
 
 
 class BarrierView(msgspec.Struct, frozen=True):

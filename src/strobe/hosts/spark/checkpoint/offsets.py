@@ -19,7 +19,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged
 from strobe.model.ids import NodeId
 
-__all__ = ["mark_offsets", "rearrange_offsets", "rename_channels", "renumber_offsets"]
+__all__ = ["mark_offsets", "rearrange_offsets", "rename_channels", "renumber_offsets", "rewrite_lines"]
 
 Offset: TypeAlias = dict[str, object]
 _OLD = "restored"  # instead of "version": a position that is still the snapshot's
@@ -33,7 +33,7 @@ def rename_channels(checkpoint: Path, names: Mapping[NodeId, NodeId]) -> None:
         return {**offset, "channel": names.get(name, name)}
 
     if names:
-        _rewrite(checkpoint, lambda lines: [_changed(line, rename) for line in lines])
+        rewrite_lines(checkpoint, lambda lines: [_changed(line, rename) for line in lines])
 
 
 def mark_offsets(checkpoint: Path, only: Collection[NodeId] | None = None) -> None:
@@ -44,7 +44,7 @@ def mark_offsets(checkpoint: Path, only: Collection[NodeId] | None = None) -> No
             return offset
         return {"channel": offset["channel"], _OLD: offset["version"]}
 
-    _rewrite(checkpoint, lambda lines: [_changed(line, mark) for line in lines])
+    rewrite_lines(checkpoint, lambda lines: [_changed(line, mark) for line in lines])
 
 
 def renumber_offsets(checkpoint: Path, versions: Mapping[NodeId, Callable[[int], int]]) -> None:
@@ -57,7 +57,7 @@ def renumber_offsets(checkpoint: Path, versions: Mapping[NodeId, Callable[[int],
         new = versions.get(NodeId(str(offset["channel"])))
         return {"channel": offset["channel"], "version": 0 if new is None else new(int(str(offset[_OLD])))}
 
-    _rewrite(checkpoint, lambda lines: [_changed(line, renumber) for line in lines])
+    rewrite_lines(checkpoint, lambda lines: [_changed(line, renumber) for line in lines])
 
 
 def rearrange_offsets(checkpoint: Path, sources: Sequence[NodeId], starts: Mapping[NodeId, int]) -> None:
@@ -68,10 +68,11 @@ def rearrange_offsets(checkpoint: Path, sources: Sequence[NodeId], starts: Mappi
         fresh = {uid: json.dumps({"channel": uid, "version": starts.get(uid, 0)}) for uid in sources}
         return [held.get(uid, fresh[uid]) for uid in sources]
 
-    _rewrite(checkpoint, rearrange)
+    rewrite_lines(checkpoint, rearrange)
 
 
-def _rewrite(checkpoint: Path, change: Callable[[list[str]], list[str]]) -> None:
+def rewrite_lines(checkpoint: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """In each entry of the log: one line for each source of the plan."""
     directory = checkpoint / "offsets"
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if not path.name.isdecimal():

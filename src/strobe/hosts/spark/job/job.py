@@ -45,6 +45,7 @@ from strobe.hosts.spark.pipeline.config import RetentionOnCancel
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.pipeline.settings import settings_of
 from strobe.hosts.spark.plans.description import reads_source
+from strobe.hosts.spark.restore.chains import lay_chains
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.restore.rescale import check_options, first_partitions
 from strobe.hosts.spark.restore.resume import bring_up
@@ -181,9 +182,8 @@ class Job:
         if self._given is None:
             self._parts.callback(stop_session, self._spark)
         gate = self._parts.enter_context(Gate(ChannelAnswers(self._agents)))
-        drafts = draft_stages(pipeline, self._spark, gate, home)
-        ready = bring_up(pipeline, drafts, home, self.base, self._spark, self.options)
-        stages = ready.stages
+        pipeline, drafts = lay_chains(pipeline, draft_stages(pipeline, self._spark, gate, home), home, self.options)
+        stages = (ready := bring_up(pipeline, drafts, home, self.base, self._spark, self.options)).stages
         self._parts.callback(close_stages, self._runners)
         self._stores = SnapshotStores(self.store, home)
         self._invariants.start()
@@ -271,7 +271,7 @@ class Job:
             never_rests=stage.never_rests,
         )
         agent = StageAgent(context)
-        self._agents[spec.uid] = agent
+        self._agents |= dict.fromkeys((spec.uid, *spec.chained), agent)  # readers name the stage whose plan they are in
         self._runners[spec.uid] = self._runner(
             spec,
             stage.result,
@@ -345,7 +345,7 @@ class Job:
             timeline=self.home.memory.timeline,
             started=self.started,
             seconds=round(self._clock.monotonic() - self._began, 3),
-            stages=tuple(map(self.observer.stage, self._runners.values())),
+            stages=self.observer.stages(self._runners.values()),
             completed=self._coordinator.completed,
             failed=self._coordinator.failed,
             failures_in_a_row=self._coordinator.failures_in_a_row,

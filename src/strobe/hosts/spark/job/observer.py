@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -29,7 +29,7 @@ from strobe.hosts.spark.snapshot.writing import SnapshotWriter
 from strobe.hosts.spark.stage.backlog import FileBacklog, directories_of, offsets_behind
 from strobe.hosts.spark.stage.meter import BatchReport, Rate, StageMeter
 from strobe.hosts.spark.stage.runner import StageRunner
-from strobe.hosts.spark.stage.status import barrier_statuses, channel_statuses, rows_out, stage_status
+from strobe.hosts.spark.stage.status import barrier_statuses, channel_statuses, rows_out, stage_status, with_chained
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.invariants import Verdict
 from strobe.model.kind import Kind
@@ -124,7 +124,11 @@ class JobObserver:
 
     # ── what people see ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def stage(self, runner: StageRunner) -> StageStatus:
+    def stages(self, runners: Iterable[StageRunner]) -> tuple[StageStatus, ...]:
+        """Each stage of the pipeline; those that are chained before the one whose query computes them."""
+        return tuple(s for runner in runners for s in with_chained(self._stage(runner), runner.spec))
+
+    def _stage(self, runner: StageRunner) -> StageStatus:
         status = stage_status(runner)
         stage = self._stages.get(runner.spec.uid)
         if stage is None:

@@ -30,13 +30,14 @@ from strobe.hosts.spark.jvm.java import find_java
 from strobe.hosts.spark.jvm.session import spark_session
 from strobe.hosts.spark.pipeline.config import RestartPolicy
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
-from strobe.hosts.spark.plans.description import describe_stage
+from strobe.hosts.spark.restore.chains import lay_chains
 from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.plan import ClaimMode, RestoreOptions, RestorePlan
 from strobe.hosts.spark.restore.planning import plan_restore
 from strobe.hosts.spark.restore.rescale import check_options
 from strobe.hosts.spark.restore.resume import ResumePlan, plan_resume, with_newest
 from strobe.hosts.spark.stage.assemble import draft_stages
+from strobe.hosts.spark.stage.chaining import describe_draft
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId
@@ -127,7 +128,7 @@ def dry_resume(
     if options.snapshot is not None:
         return dry_run(pipeline, restore=options, home=home, master=master, base=base, spark=spark)
     with in_session(pipeline, master, spark) as session, Gate(cast(GateHandler, None)) as gate:
-        drafts = draft_stages(pipeline, session, gate, holder)
+        pipeline, drafts = lay_chains(pipeline, draft_stages(pipeline, session, gate, holder), holder, restore)
         plan = plan_resume(pipeline, drafts, holder, (base or Path()).absolute(), restore)
     return replace(plan, problems=(*plan.problems, *_running(place, pipeline.name)))
 
@@ -170,8 +171,8 @@ def _plan(pipeline: Pipeline, restore: RestoreOptions, place: Path, base: Path, 
     holder = JobHome(place, pipeline.name)
     holder.peek()
     with Gate(cast(GateHandler, None)) as gate:  # nobody asks: only plans are made
-        drafts = draft_stages(pipeline, session, gate, holder)
-    descriptions = {d.spec.uid: describe_stage(d.result, d.spec.output_mode, conf=d.spec.conf) for d in drafts}
+        pipeline, drafts = lay_chains(pipeline, draft_stages(pipeline, session, gate, holder), holder, restore)
+    descriptions = {d.spec.uid: describe_draft(d) for d in drafts}
     return plan_restore(RestoreContext(pipeline, drafts, descriptions, holder, base, restore), found)
 
 

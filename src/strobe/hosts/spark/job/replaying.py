@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from strobe.model.errors import Failed
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.invariants import Invariant, Outcome, Verdict
 from strobe.protocol.barriers import BarrierMode
+from strobe.store.chained import chained_in
 from strobe.store.leases import take_lease
 from strobe.store.locate import locate
 
@@ -105,7 +106,9 @@ def replay(
     try:
         with in_session(pipeline, master, spark) as session:
             options = RestoreOptions(snapshot=found.where, allow_changed_state=allow_changed_state)
-            fork = _Fork(_for_replay(pipeline), scratch, DEFAULT_MASTER, scratch, session, options)
+            fork = _Fork(
+                _for_replay(pipeline, chained_in(found.load())), scratch, DEFAULT_MASTER, scratch, session, options
+            )
             fork.start()
             try:
                 done = _Replay(fork, _originals(home, pipeline, upto), question, told).run(most, session, rows)
@@ -150,7 +153,7 @@ class _Replay:
         told: Callable[[ReplayedBatch, Verdict], None],
     ) -> None:
         self._fork, self._question, self._told = fork, question, told
-        self._order = fork.pipeline.order()
+        self._order = tuple(fork.runners)  # upstream first
         self._done: list[ReplayedBatch] = []
         self._sources = [uid for uid in self._order if not fork.runners[uid].spec.inputs]
         for uid in self._sources:
@@ -262,15 +265,16 @@ def _originals(home: Path, pipeline: Pipeline, upto: Mapping[NodeId, int]) -> di
     return {uid: Original(stage_checkpoint(job, uid), last) for uid, last in upto.items() if uid in pipeline.stages}
 
 
-def _for_replay(pipeline: Pipeline) -> Pipeline:
-    """Nothing of it is seen outside; a snapshot is taken when it is asked for, and needs nothing to be drained."""
+def _for_replay(pipeline: Pipeline, chained: Collection[NodeId]) -> Pipeline:
+    """Nothing of it is seen outside; a snapshot is taken when it is asked for, and needs nothing to be drained. What is
+    chained stays so: a sink would give it a channel."""
     read = {uid for spec in pipeline.stages.values() for uid in spec.inputs}
     config = CheckpointConfig(interval=None, mode=BarrierMode.UNALIGNED.value, retained=_RETAINED)
     return pipeline.varied(
         checkpoint=config,
         restart=RestartPolicy(attempts=0),
         stages={
-            uid: replace(spec, sinks=(InputCatcher(uid, runs=uid not in read),), trigger={})
+            uid: replace(spec, sinks=() if uid in chained else (InputCatcher(uid, runs=uid not in read),), trigger={})
             for uid, spec in pipeline.stages.items()
         },
     )

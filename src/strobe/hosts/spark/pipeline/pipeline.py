@@ -73,6 +73,8 @@ class StageSpec:
     replaces: NodeId | None = None
     renamed: Mapping[str, str | None] = field(default_factory=dict)
     bad_files: str = stage_options.FAIL
+    chain: bool | None = None  # None: as the pipeline says
+    chained: Mapping[NodeId, NodeId] = field(default_factory=dict)  # stages that its query computes, and who reads each
 
     @property
     def ends(self) -> bool:
@@ -107,14 +109,16 @@ class Pipeline:
         restart: RestartPolicy | None = None,
         partitions: int | None = None,
         conf: Mapping[str, str] | None = None,
+        chain: bool = False,
     ) -> None:
         """`partitions` is the number of state partitions of every stage that does not say otherwise.
-        `conf` are Spark settings for the session."""
+        `conf` are Spark settings for the session. `chain`: stages may become part of the query that reads them."""
         self.name = check_uid(name, "pipeline name")
         self.checkpoint = checkpoint or CheckpointConfig()
         self.restart = restart or RestartPolicy()
-        self.partitions = _positive(partitions, "partitions", f"Pipeline {name!r}")
-        self.conf = _settings(conf, f"Pipeline {name!r}")
+        self.partitions = stage_options.check_positive(partitions, "partitions", f"Pipeline {name!r}")
+        self.conf = stage_options.check_conf(conf, f"Pipeline {name!r}")
+        self.chain = bool(stage_options.check_chain(chain, f"Pipeline {name!r}"))
         self.py_files: tuple[str, ...] = ()  # places on `sys.path` that go to the workers whole
         self._stages: dict[NodeId, StageSpec] = {}
         self._invariants: dict[str, Invariant | None] = {}  # None: of a decorator that has no function yet
@@ -135,6 +139,7 @@ class Pipeline:
         replaces: str | None = None,
         renamed: Mapping[str, str | None] | None = None,
         bad_files: str = stage_options.FAIL,
+        chain: bool | None = None,
     ) -> Callable[[F], F]:
         """Declare a stage. The function gets one streaming DataFrame for each channel that it reads, by name, or the
         SparkSession if it reads none, and returns a streaming DataFrame. One that reads channels and has a parameter
@@ -150,6 +155,7 @@ class Pipeline:
         `renamed` says which columns of its output have another name than in earlier runs, {"old": "new"}, and which
         are gone although a new one looks like them, {"old": None}. It may stay in the file.
         `bad_files`: "fail", or "set_aside" to go on without input files that cannot be read.
+        `chain`: whether it may become part of the query that reads it, if that changes no row; or as the pipeline says.
         """
         where = f"Stage {uid!r} of pipeline {self.name!r}"
         check_uid(uid, "stage uid")
@@ -174,7 +180,7 @@ class Pipeline:
         sinks = _sinks(to, where)
         begins = stage_options.check_start(start, where, channels=bool(names))
         check_trigger(trigger or {}, where)
-        settings = _settings(conf, where)
+        settings = stage_options.check_conf(conf, where)
 
         def declare(function: F) -> F:
             if not callable(function):
@@ -187,15 +193,16 @@ class Pipeline:
                 feedback={NodeId(r.uid): r.schema for r in listed if isinstance(r, Feedback)},
                 output_mode=output_mode,
                 sinks=sinks,
-                max_rows_per_batch=_positive(max_rows_per_batch, "max_rows_per_batch", where),
-                max_bytes_per_batch=_positive(max_bytes_per_batch, "max_bytes_per_batch", where),
-                partitions=_positive(partitions, "partitions", where),
+                max_rows_per_batch=stage_options.check_positive(max_rows_per_batch, "max_rows_per_batch", where),
+                max_bytes_per_batch=stage_options.check_positive(max_bytes_per_batch, "max_bytes_per_batch", where),
+                partitions=stage_options.check_positive(partitions, "partitions", where),
                 trigger=dict(trigger or {}),
                 conf=settings,
                 start=begins,
                 replaces=None if replaces is None else NodeId(replaces),
                 renamed=stage_options.check_renamed(renamed, where),
                 bad_files=stage_options.check_bad_files(bad_files, where),
+                chain=stage_options.check_chain(chain, where),
             )
             return function
 
@@ -373,20 +380,18 @@ class Pipeline:
         other.name = check_uid(name, "pipeline name")
         return other
 
+    def with_stages(self, stages: Mapping[NodeId, StageSpec]) -> Self:
+        vars(other := copy(self))["_stages"] = dict(stages)
+        return other
+
     def varied(
         self, *, checkpoint: CheckpointConfig, restart: RestartPolicy, stages: Mapping[NodeId, StageSpec]
     ) -> Self:
         """The same job with other settings and stages, to be tried: its invariants are not asked."""
-        other = copy(self)
-        other.checkpoint, other.restart, other._stages = checkpoint, restart, dict(stages)
+        other = self.with_stages(stages)
+        other.checkpoint, other.restart = checkpoint, restart
         other._invariants = {}
         return other
-
-
-def _positive(value: int | None, name: str, where: str) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise Misuse(f"{where}: {name}={value!r} is not legal: it must be a whole number of at least 1.")
-    return value
 
 
 def _sinks(to: Sink | Iterable[Sink], where: str) -> tuple[Sink, ...]:
@@ -405,16 +410,6 @@ def _listed(reads: Any, where: str) -> list[str | Feedback]:
     if not isinstance(reads, Iterable):
         raise Misuse(f"{where}: reads={reads!r} is neither the uid of a stage nor a list of them.")
     return list(reads)
-
-
-def _settings(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
-    """Spark's settings are text; numbers and booleans are written as Spark writes them."""
-    settings = {}
-    for key, value in (conf or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str | bool | int | float):
-            raise Misuse(f"{where}: conf has {key!r}: {value!r}, which is not a Spark setting.")
-        settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return settings
 
 
 def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:

@@ -30,6 +30,7 @@ def _settings(spec: StageSpec) -> dict[str, str]:
         "max_bytes_per_batch": spec.max_bytes_per_batch,
         "start": spec.start if spec.start != "snapshot" else None,
         "replaces": spec.replaces,
+        "chain": spec.chain,
     }
     shown = {name: str(value) for name, value in limits.items() if value not in (None, "")}
     conf = {name: "***" if _SECRET.search(name) else redact(str(value)) for name, value in spec.conf.items()}

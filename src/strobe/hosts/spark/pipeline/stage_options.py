@@ -10,7 +10,8 @@ from strobe.model.errors import Misuse
 from strobe.model.suggest import did_you_mean
 
 __all__ = [
-    "EARLIEST", "FAIL", "LATEST", "SET_ASIDE", "SNAPSHOT", "Start", "check_bad_files", "check_renamed", "check_start",
+    "EARLIEST", "FAIL", "LATEST", "SET_ASIDE", "SNAPSHOT", "Start", "check_bad_files", "check_chain", "check_conf",
+    "check_positive", "check_renamed", "check_start",
 ]  # fmt: skip
 
 Start = str | datetime  # one of the words below, or a time
@@ -67,3 +68,25 @@ def check_bad_files(bad_files: object, where: str) -> str:
             "input files that cannot be read.",
         )
     return str(bad_files)
+
+
+def check_chain(chain: object, where: str) -> bool | None:
+    if chain is None or isinstance(chain, bool):
+        return chain
+    raise Misuse(f"{where}: chain={chain!r} is not legal.", next="Use True or False.")
+
+
+def check_positive(value: int | None, name: str, where: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise Misuse(f"{where}: {name}={value!r} is not legal: it must be a whole number of at least 1.")
+    return value
+
+
+def check_conf(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
+    """Spark's settings are text; numbers and booleans are written as Spark writes them."""
+    settings = {}
+    for key, value in (conf or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str | bool | int | float):
+            raise Misuse(f"{where}: conf has {key!r}: {value!r}, which is not a Spark setting.")
+        settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return settings

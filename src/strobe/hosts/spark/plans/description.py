@@ -24,7 +24,15 @@ from strobe.hosts.spark.plans.meaning import Facts, FormerNames, describe_operat
 from strobe.hosts.spark.plans.tree import parse_plan
 from strobe.model.cut import Json
 
-__all__ = ["CHANNEL", "crashed_processor", "describe_stage", "entries_of", "operator_kinds", "reads_source"]
+__all__ = [
+    "CHANNEL",
+    "crashed_processor",
+    "describe_stage",
+    "entries_of",
+    "operator_kinds",
+    "reads_source",
+    "source_nodes",
+]
 
 _log = logging.getLogger("strobe.plans")
 CHANNEL = "channel "
@@ -83,6 +91,16 @@ def reads_source(description: Json) -> bool:
     return isinstance(description, Mapping) and not all(
         str(source).startswith(CHANNEL) for source in entries_of(description, "sources")
     )
+
+
+def source_nodes(result: DataFrame) -> list[tuple[Any, str]]:
+    """The places in a plan that read a stream, in its order, and what each is called in a description."""
+    found = []
+    for node in _nodes(result._jdf.queryExecution().analyzed()):
+        kind = node.getClass().getSimpleName()
+        if kind in _SOURCES:
+            found.append((node, str(_source(node, kind))))
+    return found
 
 
 def _nodes(plan: Any) -> list[Any]:

@@ -119,7 +119,7 @@ def _first(record: ChannelRecord, readers: Sequence[StagePlan], log: ChannelLog)
     assert record.barrier is not None
     needed = [record.barrier]
     for reader in readers:
-        flight = record.in_flight.get(reader.uid)
+        flight = record.in_flight.get(reader.host or reader.uid)
         if reader.action is StageAction.NEW:
             if reader.earliest:
                 needed.append(max(log.trimmed_at(record.barrier), 0))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from strobe.hosts.spark.channel.columns import Columns, evolve
 from strobe.hosts.spark.channel.schema import channel_schema
-from strobe.hosts.spark.plans.description import describe_stage
 from strobe.hosts.spark.plans.text import quoted
 from strobe.hosts.spark.stage.assemble import DraftStage
+from strobe.hosts.spark.stage.chaining import describe_draft
 from strobe.model.cut import Json
 from strobe.model.ids import NodeId
 
@@ -60,7 +60,7 @@ class Former:
 
     def now(self, draft: DraftStage) -> dict[str, Json]:
         """The stage's description in the words of then."""
-        return {**describe_stage(draft.result, draft.spec.output_mode, self.names, draft.spec.conf)}
+        return describe_draft(draft, self.names)
 
     def without_casts(self, description: Json) -> Json:
         if not self.casts or not isinstance(description, Mapping) or "meaning" not in description:

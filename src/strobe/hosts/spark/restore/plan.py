@@ -96,8 +96,20 @@ class StageAction(Enum):
     RESTORED = "restored"
     UNBEGUN = "restored, had not begun"
     REPLACING = "takes the place"
+    UNCHAINED = "restored, gets a query of its own"
     NEW = "new"
     DROPPED = "dropped"
+
+
+@dataclass(frozen=True)
+class Division:
+    """What a query has of the checkpoint of the one that computed its stages. `offsets`: for each place in its plan
+    that reads a stream, the line there, or the channel that is read instead. `logs`: for each of its sources, the
+    number of that one's directory there; None if there is none. `whole`: it is that query, and keeps its state."""
+
+    offsets: tuple[int | NodeId, ...]
+    logs: tuple[int | None, ...]
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,8 @@ class StagePlan:
     sources: tuple[NodeId, ...] | None = None  # the channels in its plan's order, if that has changed
     moved: Mapping[str, str] = field(default_factory=dict)  # directories that it reads, by old and new path
     replaces: NodeId | None = None  # REPLACING: whose record this is
+    host: NodeId | None = None  # UNCHAINED: whose record this is, the stage whose query computed it
+    division: Division | None = None  # what it has of the sources of that query, or of its own as it was
 
     @property
     def laid_out(self) -> bool:
@@ -121,12 +135,12 @@ class StagePlan:
         positions on channels are noted."""
         if self.action is StageAction.REPLACING:
             return self.record is not None and not self.record.inputs
-        return self.action is StageAction.RESTORED
+        return self.action in (StageAction.RESTORED, StageAction.UNCHAINED)
 
     @property
     def bytes(self) -> int:
         files = {} if self.record is None else self.record.files
-        kept = self.action is not StageAction.REPLACING
+        kept = self.action not in (StageAction.REPLACING, StageAction.UNCHAINED)
         return sum(ref.size for path, ref in files.items() if kept or not path.startswith("state/"))
 
 
@@ -188,6 +202,7 @@ class RestorePlan:
     warnings: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()  # what the plan does not know
     problems: tuple[StrobeError, ...] = ()
+    chained: Mapping[NodeId, NodeId] = field(default_factory=dict)  # and whose query computes each
 
     @property
     def exit_code(self) -> int:
@@ -218,6 +233,7 @@ class RestorePlan:
             "claim_mode": self.claim.value,
             "bytes": self.bytes,
             "stages": [_stage_json(s) for s in self.stages],
+            "chained": dict(self.chained),
             "channels": [
                 {"channel": c.name, "action": c.action.value, "to": c.to, "commits_left_behind": c.behind,
                  "commits": len(c.content), "rows": c.rows, "bytes": c.bytes, "changes": list(c.changes)}
@@ -245,4 +261,5 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
         "partitions": None if stage.partitions is None else list(stage.partitions),
         "starts": dict(stage.starts),
         "replaces": stage.replaces,
+        "unchained_from": stage.host,
     }

@@ -18,6 +18,7 @@ from strobe.hosts.spark.connectors.base import SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.origin import below
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.moved import Homes, find_moved, relocate_position
+from strobe.hosts.spark.pipeline.chaining import chained_into
 from strobe.hosts.spark.pipeline.pipeline import Pipeline, channel_of
 from strobe.hosts.spark.plans.changes import uncompared
 from strobe.hosts.spark.restore.channels import held_columns, plan_channel
@@ -44,6 +45,7 @@ from strobe.hosts.spark.restore.replacing import (
 )
 from strobe.hosts.spark.restore.rescale import refusal, wanted_partitions
 from strobe.hosts.spark.restore.sinks import PartsOutlook, check_dropped, named_parts, outlook_parts
+from strobe.hosts.spark.restore.unchaining import as_divided, divide, parted
 from strobe.hosts.spark.stage.assemble import DraftStage, sink_contexts
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
@@ -123,6 +125,7 @@ def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
         warnings=tuple(findings.warnings),
         unchecked=tuple(findings.unchecked),
         problems=tuple(findings.problems),
+        chained=chained_into(pipeline),
     )
     room = _room(plan, home)
     return plan if room is None else replace(plan, problems=(*plan.problems, room))
@@ -250,7 +253,9 @@ def _stages(planning: _Planning) -> Iterator[StagePlan]:
     then = {**descriptions, **{d.spec.uid: former.now(d) for d in job.drafts if former.concerns(d)}}
     for uid in pipeline.order():
         spec, record = pipeline.stages[uid], manifest.nodes.get(uid)
-        if record is None:
+        if record is None and (part := parted(job, manifest, uid, findings.problems)) is not None:
+            yield part
+        elif record is None:
             starts = _starts_of_new(pipeline, uid, manifest)
             yield StagePlan(uid, StageAction.NEW, starts=starts, earliest=spec.start == "earliest")
         elif record.batch is None or record.batch == NOTHING:
@@ -265,6 +270,8 @@ def _stages(planning: _Planning) -> Iterator[StagePlan]:
             moved = {} if spec.inputs else _moved(uid, found, record, descriptions[uid], homes, findings)
             yield StagePlan(uid, StageAction.REPLACING, record, starts=starts, moved=moved, replaces=replaced[uid])
         else:
+            division = divide(job, manifest, uid, uid, findings.problems)
+            record = record if division is None else as_divided(record, descriptions[uid])
             _check_state(uid, record, then[uid], former, options, findings)
             change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
             sources = rearranged(renamed_sources(record.extra, planning.names), descriptions[uid])
@@ -274,7 +281,10 @@ def _stages(planning: _Planning) -> Iterator[StagePlan]:
                 if sources is not None and ChannelId(read) not in record.inputs
             }
             moved = _moved(uid, found, record, descriptions[uid], homes, findings)
-            yield StagePlan(uid, StageAction.RESTORED, record, change, fresh, spec.start == "earliest", sources, moved)
+            yield StagePlan(
+                uid, StageAction.RESTORED, record, change, fresh, spec.start == "earliest", sources, moved,
+                division=division,
+            )  # fmt: skip
     for uid, record in manifest.nodes.items():
         if uid not in pipeline.stages:
             yield StagePlan(uid, StageAction.DROPPED, record)

@@ -33,6 +33,7 @@ from strobe.hosts.spark.commit.start import transactional
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.moved import rewrite_source_logs
 from strobe.hosts.spark.home.record import Intent
+from strobe.hosts.spark.pipeline.chaining import noted_chains
 from strobe.hosts.spark.restore.channels import Renumbering, lay_content_aside, restore_channel, sweep_aside
 from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.plan import (
@@ -47,13 +48,14 @@ from strobe.hosts.spark.restore.planning import plan_restore
 from strobe.hosts.spark.restore.replacing import begin_without_state, original, renamed, taking_over
 from strobe.hosts.spark.restore.rescale import repartition, wanted_partitions
 from strobe.hosts.spark.restore.sinks import named_parts, settle_parts, sweep_staging
+from strobe.hosts.spark.restore.unchaining import take_part
 from strobe.hosts.spark.stage.assemble import sink_contexts
 from strobe.model.errors import Failed, StrobeError
 from strobe.model.ids import NodeId, SnapshotId, Timeline
 from strobe.store.codec import root_of
 from strobe.store.locate import Located, locate
 
-__all__ = ["restore_job", "sweep_leftovers"]
+__all__ = ["restore_job", "sweep_leftovers", "unfinished"]
 
 _log = logging.getLogger("strobe.job")
 
@@ -66,7 +68,7 @@ def restore_job(job: RestoreContext, spark: SparkSession) -> None:
     if options.snapshot is not None:
         found = locate(options.snapshot, home.home, options.root, options.signer())
     elif intent is not None:
-        found = _again(intent, home)
+        found = unfinished(intent, home)
         mode = ClaimMode.CLAIM if intent.claim else ClaimMode.NO_CLAIM
         options = replace(
             options, claim_mode=mode.value, allow_non_restored_state=intent.allow_non_restored_state,
@@ -86,7 +88,8 @@ def restore_job(job: RestoreContext, spark: SparkSession) -> None:
     _Restore(plan, job, spark, found).run()
 
 
-def _again(intent: Intent, home: JobHome) -> Located:
+def unfinished(intent: Intent, home: JobHome) -> Located:
+    """The snapshot that an earlier start was restoring."""
     try:
         found = locate(intent.snapshot, home.home)
         if root_of(found.load()) == intent.root:
@@ -146,7 +149,7 @@ class _Restore:
         self._sinks()
         crash_points.point("restore.cut")
         self._note_starts(renumbered)
-        home.remember(restoring=None, pinned=self._pinned(), stages={})
+        home.remember(restoring=None, pinned=self._pinned(), stages=noted_chains(self.job.pipeline))
         crash_points.point("restore.done")
         _remove_other_timelines(home)
         sweep_staging(home)
@@ -160,12 +163,14 @@ class _Restore:
     def _lay_out(self, stage: StagePlan) -> None:
         place = self._checkpoint(stage.uid)
         shutil.rmtree(place.parent, ignore_errors=True)
-        lay_out_stage(self.found, self.manifest, stage.uid, place)
+        lay_out_stage(self.found, self.manifest, stage.host or stage.uid, place)
         crash_points.point("restore.stage-copied", stage.uid)
         try:
             if self.plan.how is How.FORK:
                 # Spark tells queries apart by this id, and stops one that starts under the id of another.
                 (place / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+            if stage.division is not None:
+                take_part(place, stage.division)
             rename_channels(place, self.names)
             if stage.sources is not None:
                 rearrange_offsets(place, stage.sources, self._positions(stage))
@@ -214,7 +219,7 @@ class _Restore:
                 renumbered[producer] = versions
             crash_points.point("restore.channel-cut", producer)
         for stage in self.plan.stages:
-            if stage.action is StageAction.RESTORED:
+            if stage.action in (StageAction.RESTORED, StageAction.UNCHAINED):
                 renumber_offsets(self._checkpoint(stage.uid), {p: v.__getitem__ for p, v in renumbered.items()})
         return renumbered
 

@@ -28,9 +28,9 @@ from strobe.hosts.spark.checkpoint.stage_files import (
 )
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.moved import Homes, find_moved, rewrite_source_logs, source_logs
+from strobe.hosts.spark.pipeline.chaining import chained_into
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.changes import uncompared
-from strobe.hosts.spark.plans.description import describe_stage
 from strobe.hosts.spark.restore.beginning import begin_sources, check_starts
 from strobe.hosts.spark.restore.channels import restore_channel
 from strobe.hosts.spark.restore.coming_again import begins_somewhere, source_places
@@ -44,6 +44,7 @@ from strobe.hosts.spark.restore.restore import restore_job, sweep_leftovers
 from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
 from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage, open_stages, sink_contexts
 from strobe.hosts.spark.stage.bad_files import check_set_aside
+from strobe.hosts.spark.stage.chaining import describe_draft
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
@@ -116,7 +117,8 @@ def plan_resume(
         except StrobeError as error:
             problems.append(error)
     warnings += [sentence for _, sentence in _new_sources(pipeline, drafts, home)]
-    stages = tuple((uid, _place_of(home, uid)) for uid in pipeline.order())
+    chained = ((uid, f"chained, with {host}") for uid, host in chained_into(pipeline).items())
+    stages = (*chained, *((uid, _place_of(home, uid)) for uid in pipeline.order()))
     return ResumePlan(home.job, str(home.home), stages, tuple(warnings), tuple(unchecked), tuple(problems))
 
 
@@ -130,13 +132,7 @@ def _place_of(home: JobHome, uid: NodeId) -> str:
 
 
 def _descriptions(drafts: Sequence[DraftStage], base: Path) -> dict[NodeId, dict[str, Json]]:
-    return {
-        d.spec.uid: {
-            **describe_stage(d.result, d.spec.output_mode, conf=d.spec.conf),
-            "writes": sink_places(d.spec, base),
-        }
-        for d in drafts
-    }
+    return {d.spec.uid: {**describe_draft(d), "writes": sink_places(d.spec, base)} for d in drafts}
 
 
 def _warn(uid: NodeId, sentence: str) -> None:

@@ -97,6 +97,7 @@ class StageStatus:
     rows_out_per_second: float | None = None
     bad_files: int = 0  # input files that it has set aside, in all of its life
     latest_bad_files: tuple[BadFileStatus, ...] = ()  # oldest first
+    chained_into: str = ""  # the stage whose query computes it; figures are that one's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "error", redact(self.error))
@@ -127,13 +128,15 @@ class SinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """What waits in a channel for one of its readers. `feedback`: it closes a loop."""
+    """What waits in a channel for one of its readers. `feedback`: it closes a loop. `chained`: there is no channel, the
+    reader's query computes the producer."""
 
     producer: str
     consumer: str
     feedback: bool
     rows_waiting: int
     commits_waiting: int
+    chained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

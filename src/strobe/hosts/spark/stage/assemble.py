@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,18 @@ _log = logging.getLogger("strobe.job")
 
 @dataclass(frozen=True)
 class DraftStage:
-    """What a stage computes; nothing of it is open."""
+    """What a stage computes; nothing of it is open. `returned` is what its function gave, if other stages are chained
+    into it: then `result` computes these, too. `parts` is what the functions of those gave."""
 
     spec: StageSpec
     result: DataFrame
+    returned: DataFrame | None = None
+    parts: Mapping[NodeId, DataFrame] = field(default_factory=dict)
+
+    @property
+    def own(self) -> DataFrame:
+        """What its function gave, which reads channels as they were declared."""
+        return self.result if self.returned is None else self.returned
 
     @property
     def schema(self) -> StructType:

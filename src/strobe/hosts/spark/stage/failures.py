@@ -18,7 +18,7 @@ from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.ids import NodeId
 from strobe.model.redaction import redact
 
-__all__ = ["is_outage", "permanent", "reason", "refused_query", "without_spark_words"]
+__all__ = ["in_query", "is_outage", "permanent", "reason", "refused_query", "without_spark_words"]
 
 _SPARK_WORDS: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w{5}")
 _JAVA_NAME: Final = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+")
@@ -64,10 +64,15 @@ def refused_query(stage: StageSpec, error: Exception) -> Misuse:
     """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
     what = without_spark_words(str(error).splitlines()[0]) + declared_in(stage.function)
     return Misuse(
-        f"Stage {stage.uid!r} (output_mode {stage.output_mode!r}): Spark refuses the query: {what}",
+        f"Stage {stage.uid!r} (output_mode {stage.output_mode!r}): Spark refuses the query: {in_query(stage, what)}",
         untouched="Nothing was started; what the job had done before is as it was.",
         next="Change the stage, or its output_mode, and run again.",
     )
+
+
+def in_query(stage: StageSpec, why: str) -> str:
+    """With the other stages that the query computes: it may be the fault of any."""
+    return f"{why} (in the query that computes {', '.join(stage.chained)}, too)" if stage.chained else why
 
 
 def reason(error: BaseException) -> str:

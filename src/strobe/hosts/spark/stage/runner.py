@@ -31,7 +31,7 @@ from strobe.hosts.spark.snapshot.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.hosts.spark.stage.asking import polling
 from strobe.hosts.spark.stage.bad_files import FileInputs
-from strobe.hosts.spark.stage.failures import is_outage, permanent, reason, refused_query
+from strobe.hosts.spark.stage.failures import in_query, is_outage, permanent, reason, refused_query
 from strobe.hosts.spark.stage.settling import Settling
 from strobe.hosts.spark.stage.watermarks import WatermarkKeeper
 from strobe.hosts.spark.stage.writing import BatchWriting
@@ -330,7 +330,7 @@ class StageRunner:
             self._ended_by = cause
             self.failure = permanent(self.spec.uid, cause)
             self._outages += is_outage(cause) and self._restart.attempts > 0
-            return reason(cause)
+            return in_query(self.spec, reason(cause))
         finally:
             if self.state is not StageState.RUNNING or self._stopping.is_set() or self._cause is not None:
                 self.agent.stop()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from strobe.hosts.spark.pipeline.pipeline import StageSpec
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
 from strobe.hosts.spark.snapshot.metrics import BarrierStatus, ChannelStatus, StageStatus, latest_bad_files
 from strobe.hosts.spark.stage.runner import StageRunner
 from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.barriers import Barriers
 
-__all__ = ["barrier_statuses", "channel_statuses", "rows_out", "stage_status"]
+__all__ = ["barrier_statuses", "channel_statuses", "rows_out", "stage_status", "with_chained"]
 
 
 def stage_status(runner: StageRunner) -> StageStatus:
@@ -37,6 +38,19 @@ def stage_status(runner: StageRunner) -> StageStatus:
     )
 
 
+def with_chained(status: StageStatus, spec: StageSpec) -> tuple[StageStatus, ...]:
+    """The stage, and before it those that are chained into it. These have no figures of their own: Spark counts a
+    query."""
+    chained = (
+        StageStatus(
+            uid=uid, state=status.state, batch=status.batch, rows_per_second=0.0, rows_in=0, rows_out=None,
+            lag_rows=None, batch_ms=0.0, state_rows=None, restarts=0, chained_into=spec.uid,
+        )
+        for uid in spec.chained
+    )  # fmt: skip
+    return (*chained, status)
+
+
 def rows_out(runner: StageRunner) -> int | None:
     """Since the driver started; None if neither channel nor sink counts."""
     if runner.output is not None:
@@ -45,11 +59,16 @@ def rows_out(runner: StageRunner) -> int | None:
 
 
 def channel_statuses(runners: Iterable[StageRunner]) -> tuple[ChannelStatus, ...]:
-    return tuple(
-        ChannelStatus(producer, runner.spec.uid, producer in runner.spec.feedback, *runner.agent.lag_of(producer))
-        for runner in runners
-        for producer in runner.agent.inputs
-    )
+    """With those that are none, because the producer is chained, for people to see what reads what."""
+    found = []
+    for runner in runners:
+        spec = runner.spec
+        found += [ChannelStatus(uid, reader, False, 0, 0, chained=True) for uid, reader in spec.chained.items()]
+        found += [
+            ChannelStatus(producer, spec.uid, producer in spec.feedback, *runner.agent.lag_of(producer))
+            for producer in runner.agent.inputs
+        ]
+    return tuple(found)
 
 
 def barrier_statuses(runners: Mapping[NodeId, StageRunner], coordinator: CoordinatorHost) -> tuple[BarrierStatus, ...]:

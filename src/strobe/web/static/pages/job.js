@@ -63,7 +63,7 @@ function facts(seen, now) {
 
 function box(s, barrier) {
   const f = s.figures;
-  const lines = f.batch_ms === undefined ? [s.state || "not running", f.snapshot_bytes ? `${bytes(f.snapshot_bytes)} in the snapshot` : ""] : [
+  const lines = f.chained_into ? [`in the query of ${f.chained_into}`] : f.batch_ms === undefined ? [s.state || "not running", f.snapshot_bytes ? `${bytes(f.snapshot_bytes)} in the snapshot` : ""] : [
     `${rate(f.rows_per_second)} rows/s${f.lag_rows ? ` · ${short(f.lag_rows)} waiting` : ""}`,
     f.batch < 0 ? "no batch yet" : `batch ${f.batch} · ${ms(f.batch_ms)}`,
     [f.state_rows ? `state ${short(f.state_rows)} rows` : "", f.state_store && f.state_store.bytes ? bytes(f.state_store.bytes) : "", f.restarts ? plural(f.restarts, "restart") : ""].filter(Boolean).join(" · ") || "no state",
@@ -73,6 +73,7 @@ function box(s, barrier) {
 
 function wire(c, way) {
   const parts = [`${c.producer} to ${c.consumer}`];
+  if (c.chained) parts.push("chained, there is no channel");
   if (c.rows_waiting !== null) parts.push(`${count(c.rows_waiting)} rows waiting in ${plural(c.commits_waiting, "commit")}`);
   if (c.rows_in_flight !== null) parts.push(`${count(c.rows_in_flight)} in flight at the newest snapshot`);
   return { waiting: c.rows_waiting === null ? c.rows_in_flight : c.rows_waiting, title: parts.join(": "), barrier: way.wire(c.producer, c.consumer) };

@@ -27,7 +27,7 @@ export function Stage({ stage, samples, channels, barrier, close }) {
       <${Chart} label="rows waiting" data=${[samples.time, samples.lag]} series=${[{ label: "rows", colour: "--c3", fill: true }]} height=${72} bare=${true} value=${short} />
       <${Chart} label="state" data=${[samples.time, samples.state]} series=${[{ label: "rows", colour: "--c4", fill: true }]} height=${72} bare=${true} value=${short} /></div>`}
     ${Object.entries(stage.figures).filter(([, v]) => !plain(v)).map(([k, v]) => html`<h3>${name(k)}</h3><${Figures} of=${Object.entries(v).filter(([, each]) => each !== null)} />`)}
-    ${reads.length > 0 && html`<h3>Reads</h3><ul class="plain">${reads.map((c) => html`<li>${c.producer}${c.feedback ? " (feedback)" : ""}<span class="quiet"> ${c.rows_waiting === null ? "" : `${count(c.rows_waiting)} rows waiting`}</span></li>`)}</ul>`}
+    ${reads.length > 0 && html`<h3>Reads</h3><ul class="plain">${reads.map((c) => html`<li>${c.producer}${c.feedback ? " (feedback)" : ""}${c.chained ? " (chained: no channel)" : ""}<span class="quiet"> ${c.rows_waiting === null ? "" : `${count(c.rows_waiting)} rows waiting`}</span></li>`)}</ul>`}
     ${(read.length > 0 || stage.sinks.length > 0) && html`<h3>Goes to</h3><ul class="plain">${read.map((c) => html`<li>${c.consumer}</li>`)}${stage.sinks.map((s) => html`<li>sink ${s}</li>`)}</ul>`}
     ${Object.keys(stage.settings).length > 0 && html`<h3>Settings</h3><dl class="facts">${Object.entries(stage.settings).map(([k, v]) => html`<dt>${words(k)}</dt><dd>${v}</dd>`)}</dl>`}
     ${d.operators && html`<h3>What it is</h3>

@@ -1,0 +1,113 @@
+"""Which stages are chained in this run: by the file, and by where the job was left.
+
+A query finds its position by its Spark checkpoint. So what a stage is, a query of its own or part of another one,
+stays as it was when the job goes on: a stage that has a query keeps it, with its channel, whatever the file says now,
+and nothing that is new becomes part of a query that was there before. A stage that was chained has its position in
+another query's checkpoint. If it must have a channel now, a restore divides that checkpoint (`restore.unchaining`); a
+job that is resumed is refused, for its last batch may have to be run again as it was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.pipeline.chaining import chained_into
+from strobe.hosts.spark.pipeline.pipeline import Pipeline
+from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.hosts.spark.restore.restore import unfinished
+from strobe.hosts.spark.stage.assemble import DraftStage
+from strobe.hosts.spark.stage.chaining import chain_stages
+from strobe.model.errors import Misuse
+from strobe.model.ids import NodeId
+from strobe.store.chained import chained_in, computed_by
+from strobe.store.locate import locate
+
+__all__ = ["lay_chains"]
+
+
+@dataclass(frozen=True)
+class _Before:
+    """`queries`: stages that had one of their own. `chained`: those that had none, by whose query computed each."""
+
+    queries: frozenset[NodeId]
+    chained: dict[NodeId, NodeId]
+
+    def bound(self, stage: NodeId, reader: NodeId) -> str | None:
+        """Why the stage cannot be chained into its reader."""
+        if stage in self.queries:
+            return "it has a query of its own where the job was left"
+        if stage not in self.chained and (reader in self.queries or reader in self.chained):
+            return f"it is new, and {str(reader)!r} is not"
+        return None
+
+
+def lay_chains(
+    pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, options: RestoreOptions
+) -> tuple[Pipeline, list[DraftStage]]:
+    """The pipeline as it runs, resumed or restored. Touches nothing."""
+    before = _before(home, options)
+    restores = options.snapshot is not None or home.memory.restoring is not None
+    runs, chosen = chain_stages(pipeline, drafts, before.bound)
+    now = chained_into(runs)
+    for uid, host in before.chained.items():
+        if uid not in pipeline.stages or _is_same(now.get(uid), host, runs):
+            continue
+        comes_out = before.chained.get(now.get(uid, uid)) == host  # by itself, or in another that does
+        if comes_out and restores:
+            continue
+        raise _refused(home.job, uid, host, now.get(uid), comes_out=comes_out)
+    return runs, chosen
+
+
+def _refused(job: str, uid: NodeId, host: NodeId, now: NodeId | None, *, comes_out: bool) -> Misuse:
+    where = "now it needs a query and a channel of its own" if now is None else f"now {now!r} would compute it"
+    way_out = (
+        f"Restore the newest checkpoint with this file, `strobe run -s {job} FILE`: then it gets both. "
+        "Or leave it as it was."
+        if comes_out
+        else f"Leave it with {host!r}, as it was; or stop the job with --drain and start a new one."
+    )
+    return Misuse(
+        f"Stage {uid!r} was chained, the query of {host!r} computed it and knows where it stands; {where}.",
+        untouched="Nothing was changed.",
+        next=way_out,
+    )
+
+
+def _is_same(host: NodeId | None, before: NodeId, runs: Pipeline) -> bool:
+    return host is not None and (host == before or runs.stages[host].replaces == before)
+
+
+def _before(home: JobHome, options: RestoreOptions) -> _Before:
+    intent = home.memory.restoring
+    if options.snapshot is not None or intent is not None:
+        if options.snapshot is not None:
+            found = locate(options.snapshot, home.home, options.root, options.signer())
+        else:
+            assert intent is not None
+            found = unfinished(intent, home)
+        manifest = found.load()
+        return _Before(frozenset(manifest.nodes), chained_in(manifest))
+    begun = frozenset(uid for uid in home.memory.stages if _has_begun(home, uid)) | _on_disk(home)
+    chained = computed_by((uid, described) for uid, described in home.memory.stages.items() if uid in begun)
+    return _Before(begun, chained)
+
+
+def _on_disk(home: JobHome) -> frozenset[NodeId]:
+    """Stages with a Spark checkpoint on this timeline, whatever the memory says."""
+    stages = home.path(home.layout.stages)
+    uids = {NodeId(path.name) for path in stages.iterdir()} if stages.is_dir() else set()
+    return frozenset(uid for uid in uids if _has_begun(home, uid))
+
+
+def _has_begun(home: JobHome, uid: NodeId) -> bool:
+    """Whether it has planned a batch, in any generation of its checkpoint."""
+    line = home.memory.timeline
+    place = home.path(home.layout.stage_checkpoint(uid, line, 0)).parent.parent
+    return any(
+        path.name.isdecimal()
+        for pattern in (f"t{line}/spark/offsets/*", f"t{line}.*/spark/offsets/*")
+        for path in place.glob(pattern)
+    )
