@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +33,7 @@ from tests.spark.restoring import BOUNDED, balances_of, start
 
 pytestmark = pytest.mark.spark
 
+LEDGER = Path(__file__).parent / "pipelines" / "ledger_job.py"
 INTO_BALANCES = {"transfers": "balances", "postings": "balances"}
 
 
@@ -109,6 +113,29 @@ def test_a_chained_ledger_is_stopped_resumed_rolled_back_and_forked(spark: Spark
     run_parted(ledger(data, chain=False), tmp_path, spark, ["transfers", "postings", "balances"], snapshot="ledger")
     run_resumed(ledger(data, chain=False), tmp_path, spark, ["transfers", "postings", "balances"])
     assert balances_of(tmp_path) == expected_balances(data)
+
+
+@pytest.mark.slow
+def test_a_chained_job_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The source is read in two places of its reader's plan. Killed with a batch in the sink and not yet Spark's."""
+    data = write_transfers(tmp_path / "in", files=4, rows=100)
+    with (tmp_path / "said").open("wb") as said:
+        for point, code in (("batch.in-sink:2", -9), ("batch.computed@postings", -9), ("", 0)):
+            run = subprocess.run(
+                [sys.executable, "-m", "strobe.cli.main", "run", LEDGER, "--home", tmp_path / "home"],
+                env={
+                    **os.environ, "LEDGER_DATA": str(data), "LEDGER_OUT": str(tmp_path / "out"), "LEDGER_CHAIN": "1",
+                    "BOUNDED": "1", "STROBE_CRASH_AT": point,
+                },
+                stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False, timeout=600,
+            )  # fmt: skip
+            assert run.returncode == code, (tmp_path / "said").read_text()
+    log = (tmp_path / "home/jobs/ledger/logs/driver.log").read_text()
+    assert "transfers is chained: the query of postings computes it" in log
+    balances = delta_rows(tmp_path / "out/balances", "select account, balance::BIGINT from t order by 1")
+    assert balances == expected_balances(data)
+    counted = delta_rows(tmp_path / "out/postings", "select count(*), count(distinct (id, account, delta)) from t")
+    assert counted == [(800, 800)]
 
 
 def run_resumed(

@@ -19,6 +19,7 @@ pipeline = strobe.Pipeline(
     checkpoint=strobe.CheckpointConfig(
         interval=0.3, mode=os.environ.get("LEDGER_MODE", "aligned"), retained=1, tolerable_failures=3
     ),
+    chain=bool(os.environ.get("LEDGER_CHAIN")),
 )
 
 
