@@ -21,7 +21,7 @@ from strobe.hosts.spark.stage.runner import StageRunner, StageState
 from strobe.model.errors import StrobeError
 from tests.corpus.entry import load
 from tests.corpus.feeding import feed, lay_out
-from tests.corpus.tables import compared, read_table, rest_of
+from tests.corpus.tables import PATIENCE, compared, read_table, rest_of
 
 __all__ = ["HOWS", "Killed", "run_job", "seeded_point"]
 
@@ -68,6 +68,17 @@ class World:
                 self.job.wait(60)
                 raise Killed(self.job.error)
 
+    def deliver(self) -> None:
+        """Until rows that are delivered on snapshot are in their tables. A job that ends by itself sees to that."""
+        assert self.job is not None
+        try:
+            self.job.checkpoint(PATIENCE)
+        except StrobeError:
+            if self.job.state.over:
+                return
+            raise
+        assert self.job._commits.settle(PATIENCE), "some rows are not delivered"
+
     def rows(self, uid: str) -> list[object]:
         return list(read_table(self.entry.outputs[uid], self.base))
 
@@ -106,6 +117,7 @@ def run_job(name: str, how: str, seed: int, spark: SparkSession, root: Path) -> 
             else:
                 world.feed(step)
                 world.rest(step)
+        world.deliver()
     finally:
         world.stop()
     return world.tables()

@@ -14,7 +14,7 @@ import strobe
 from strobe.hosts.spark.pipeline.pipeline import StageSpec
 from tests.corpus.entry import Entry, Row, table_of
 
-__all__ = ["compared", "newest", "read_table", "rest_of"]
+__all__ = ["PATIENCE", "compared", "newest", "read_table", "rest_of"]
 
 PATIENCE: Final = 120.0  # seconds; only a run that fails waits for so long
 
