@@ -305,6 +305,7 @@ def test_a_completed_checkpoint_gives_up_older_pending_checkpoints_but_no_savepo
     run.complete(3)
     assert [e.snapshot for e in run.all(AnnounceAbort)] == [1]
     assert run.machine.pending.keys() == {2}
+    assert {e.request: (e.snapshot, e.failure) for e in run.all(Reply)} == {"r": (3, None), "t": (3, None)}
 
 
 def test_losing_a_node_aborts_what_waits_for_it_without_counting_a_failure() -> None:

@@ -205,7 +205,8 @@ class Coordinator:
             self._retained.sort()
             for older in [s for s, p in self._pending.items() if s < snapshot and p.kind is Kind.CHECKPOINT]:
                 if not self._pending[older].writing:
-                    effects += self._give_up(older, f"checkpoint {snapshot} completed before it", counts=False)
+                    why = f"checkpoint {snapshot} completed before it"
+                    effects += self._give_up(older, why, counts=False, instead=snapshot)
             while len(self._retained) > self.settings.retained:
                 effects += (Dispose(self._retained.pop(0)),)
         return effects + ((Reply(pending.request, snapshot),) if pending.request else ())
@@ -305,8 +306,16 @@ class Coordinator:
         return max(self.settings.tolerable_failures, TOLERABLE_REFUSALS)
 
     def _give_up(
-        self, snapshot: SnapshotId, reason: str, *, counts: bool = True, tolerated: int | None = None
+        self,
+        snapshot: SnapshotId,
+        reason: str,
+        *,
+        counts: bool = True,
+        tolerated: int | None = None,
+        instead: SnapshotId | None = None,
     ) -> tuple[CoordinatorEffect, ...]:
+        """`instead`: a newer one that is complete. Whoever asked for this one is answered with it: it has all that was
+        asked for, and more."""
         pending = self._pending.get(snapshot)
         if pending is None or pending.writing:
             return ()  # already decided; a manifest that is being written can no longer be stopped
@@ -314,7 +323,9 @@ class Coordinator:
         self._last_end = self._now
         effects: tuple[CoordinatorEffect, ...] = (AnnounceAbort(snapshot, pending.kind, reason),)
         if pending.request:
-            effects += (Reply(pending.request, snapshot, reason),)
+            effects += (
+                Reply(pending.request, snapshot, reason) if instead is None else Reply(pending.request, instead),
+            )
         if counts and pending.kind is Kind.CHECKPOINT:
             self._failures += 1
             limit = self.settings.tolerable_failures if tolerated is None else tolerated
