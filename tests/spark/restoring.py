@@ -18,16 +18,18 @@ from tests.spark.ledger_data import delta_rows, read_transfers
 BOUNDED = {"availableNow": True}
 
 
-def ledger(data: Path, *, bounded: bool = False, retained: int = 100) -> strobe.Pipeline:
-    """transfers → postings (append) → balances (upsert). Checkpoints only when asked."""
+def ledger(
+    data: Path, *, bounded: bool = False, retained: int = 100, chain: bool = False, seen: bool = True
+) -> strobe.Pipeline:
+    """transfers → postings (append) → balances (upsert). Checkpoints only when asked. `seen`: postings have a sink."""
     config = strobe.CheckpointConfig(interval=None, retained=retained, tolerable_failures=100)
-    pipeline = strobe.Pipeline("ledger", checkpoint=config)
+    pipeline = strobe.Pipeline("ledger", checkpoint=config, chain=chain)
 
     @pipeline.stage(uid="transfers", trigger=BOUNDED if bounded else None)
     def transfers(spark: SparkSession) -> DataFrame:
         return read_transfers(spark, data)
 
-    @pipeline.stage(uid="postings", reads="transfers", to=strobe.DeltaSink("postings"))
+    @pipeline.stage(uid="postings", reads="transfers", to=strobe.DeltaSink("postings") if seen else ())
     def postings(transfers: DataFrame) -> DataFrame:
         debit = transfers.select("id", F.col("src").alias("account"), (-F.col("amount")).alias("delta"))
         return debit.union(transfers.select("id", F.col("dst").alias("account"), F.col("amount").alias("delta")))

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from strobe.hosts.spark.stage.assemble import draft_stages
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from strobe.store.chained import chained_in
+from tests.spark import restoring
 from tests.spark.jobs import check_checkpoints, eventually, finish
 from tests.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers
 from tests.spark.restoring import BOUNDED, balances_of, start
@@ -37,27 +39,7 @@ LEDGER = Path(__file__).parent / "pipelines" / "ledger_job.py"
 INTO_BALANCES = {"transfers": "balances", "postings": "balances"}
 
 
-def ledger(data: Path, *, chain: bool = True, bounded: bool = True, seen: bool = False) -> strobe.Pipeline:
-    """transfers → postings → balances (upsert). With `seen`, postings have a sink of their own."""
-    config = strobe.CheckpointConfig(interval=None, retained=100, tolerable_failures=100)
-    pipeline = strobe.Pipeline("ledger", checkpoint=config, chain=chain)
-
-    @pipeline.stage(uid="transfers", trigger=BOUNDED if bounded else None)
-    def transfers(spark: SparkSession) -> DataFrame:
-        return read_transfers(spark, data)
-
-    @pipeline.stage(uid="postings", reads="transfers", to=strobe.DeltaSink("postings") if seen else ())
-    def postings(transfers: DataFrame) -> DataFrame:
-        debit = transfers.select("id", F.col("src").alias("account"), (-F.col("amount")).alias("delta"))
-        return debit.union(transfers.select("id", F.col("dst").alias("account"), F.col("amount").alias("delta")))
-
-    @pipeline.stage(
-        uid="balances", reads="postings", output_mode="update", to=strobe.DeltaSink("balances", key="account")
-    )
-    def balances(postings: DataFrame) -> DataFrame:
-        return postings.groupBy("account").agg(F.sum("delta").alias("balance"))
-
-    return pipeline
+ledger = partial(restoring.ledger, chain=True, bounded=True, seen=False)
 
 
 def await_balances(job: strobe.Job, root: Path) -> None:
