@@ -42,6 +42,7 @@ from strobe.hosts.spark.jvm.java import find_java
 from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, SparkEnded, check_settings, spark_session, stop_session
 from strobe.hosts.spark.jvm.web_page import ui_address
 from strobe.hosts.spark.pipeline.config import RetentionOnCancel
+from strobe.hosts.spark.pipeline.cut_mode import with_mode
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.pipeline.settings import settings_of
 from strobe.hosts.spark.plans.description import reads_source
@@ -120,12 +121,11 @@ class Job:
         clock: Clock = SYSTEM,
     ) -> None:
         self._clock = clock
-        self.pipeline = pipeline
+        self.pipeline = with_mode(pipeline)
         self.name = pipeline.name
         self.home = JobHome(home, pipeline.name)
         self.master = master
-        self.base = base
-        self.options = options
+        self.base, self.options = base, options
         self.state = JobState.STARTING
         self.error = ""
         self.started = utc_now()

@@ -34,8 +34,9 @@ class CheckpointConfig:
     """When and how the whole graph is checkpointed.
 
     `interval` None: only when asked. `mode`: "aligned", "unaligned", or "aligned-with-timeout", which turns unaligned
-    after `alignment_timeout`. `retention_on_cancel` is "retain" here and "delete" in Flink: losing the last checkpoint
-    to a cancel is the one default of Flink's that nobody has ever wanted at three in the morning.
+    after `alignment_timeout`. None leaves it to the pipeline (`pipeline.cut_mode`): unaligned, unless readers of what
+    sinks deliver on snapshot could tell. `retention_on_cancel` is "retain" here and "delete" in Flink: losing the last
+    checkpoint to a cancel is the one default of Flink's that nobody has ever wanted at three in the morning.
 
     At least `retained` checkpoints are kept; with `retained_age`, all that are younger than so many seconds too.
     `store` says where checkpoints go: None is the home directory, else another directory or `s3://bucket/prefix`.
@@ -49,7 +50,7 @@ class CheckpointConfig:
     tolerable_failures: int = 0
     retained: int = 1
     retention_on_cancel: str = "retain"
-    mode: str = "aligned"
+    mode: str | None = None
     alignment_timeout: float = 30.0
     retained_age: float | None = None
     store: str | None = None
@@ -57,7 +58,7 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         for name, values in (("mode", BarrierMode), ("retention_on_cancel", RetentionOnCancel)):
-            if getattr(self, name) not in {v.value for v in values}:
+            if getattr(self, name) not in {v.value for v in values} and (name, getattr(self, name)) != ("mode", None):
                 known = ", ".join(v.value for v in values)
                 raise Misuse(f"CheckpointConfig({name}={getattr(self, name)!r}): it must be one of {known}.")
         for name in ("interval", "min_pause", "timeout", "alignment_timeout", "retained_age"):
@@ -95,7 +96,8 @@ class CheckpointConfig:
 
     @property
     def barrier_mode(self) -> BarrierMode:
-        return BarrierMode(self.mode)
+        """The mode in force; of one that is left open, what it is without such sinks."""
+        return BarrierMode.UNALIGNED if self.mode is None else BarrierMode(self.mode)
 
 
 @dataclass(frozen=True, slots=True)

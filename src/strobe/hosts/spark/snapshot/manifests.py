@@ -115,7 +115,7 @@ class ManifestWriter(SnapshotWriter):
     def _mode(self, kind: Kind) -> str:
         config = self._pipeline.checkpoint
         everywhere = config.coordinator().everywhere
-        return BarrierMode.ALIGNED.value if kind is Kind.SAVEPOINT and everywhere else config.mode
+        return BarrierMode.ALIGNED.value if kind is Kind.SAVEPOINT and everywhere else config.barrier_mode.value
 
     def aborted(self, snapshot: SnapshotId) -> None:
         self._stores.give_up(snapshot)
