@@ -19,6 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import DataFile
+from strobe.hosts.spark.channel.pace import Pace
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.snapshot.messages import (
     AbortSnapshot,
@@ -79,9 +80,14 @@ class World:
         threads: bool = False,
         uploads: Immediate | None = None,
         clock: Clock = SYSTEM,
+        pace: float | None = None,
+        cost: float = 0.0,
     ) -> None:
         """`feedback` are channels named reader<producer, e.g. "a<c". With `threads` every stage has its own, as in a
-        job; else what is said to it is heard before anything else happens."""
+        job; else what is said to it is heard before anything else happens. `pace`: seconds that a batch should last;
+        `cost`: seconds that a row takes."""
+        self.cost = cost
+        self._clock = clock
         self.everywhere = mode is BarrierMode.UNALIGNED  # all stages are told that a snapshot begins
         self.newest = 0  # the highest snapshot that was begun, when a stage starts again
         self.random = random.Random(seed)
@@ -116,6 +122,7 @@ class World:
                 uploads=uploads or Immediate(),
                 post=self._post,
                 clock=clock,
+                pace=None if pace is None else Pace(pace),
             )
             agent = StageAgent(context) if threads else PlayedAgent(context)
             self.stages[uid] = Stage(agent, inputs, path, offsets=dict.fromkeys(inputs, 0))
@@ -193,6 +200,8 @@ class World:
     def _run(self, stage: Stage, ends: dict[str, int], rows: int) -> None:
         number = self._log(stage, ends)
         stage.agent.begin_batch(number)
+        if self.cost:
+            self._clock.sleep(rows * self.cost)
         if stage.agent.output is not None and rows:
             stage.agent.output.append([DataFile(f"data/{number}.parquet", rows, rows * 8)], number)
         stage.agent.end_batch(number)

@@ -17,8 +17,11 @@ __all__ = ["Limits", "Span", "merge", "plan_end", "rows_in"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    rows: int | None = None
+    rows: float | None = None
     bytes: int | None = None
+
+    def at_most(self, rows: float) -> Limits:
+        return Limits(rows if self.rows is None else min(self.rows, rows), self.bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from strobe.hosts.shared.clock import SYSTEM, Clock, utc_now
 from strobe.hosts.shared.loopback import LoopbackServer
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.gate import Gate
+from strobe.hosts.spark.channel.pace import Pace
 from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
 from strobe.hosts.spark.commit.commits import Commits
 from strobe.hosts.spark.commit.holding import open_commits, release
@@ -126,12 +127,10 @@ class Job:
         self.home = JobHome(home, pipeline.name)
         self.master = master
         self.base, self.options = base, options
-        self.state = JobState.STARTING
-        self.error = ""
+        self.state, self.error = JobState.STARTING, ""
         self.started = utc_now()
         self._began = self._clock.monotonic()
-        self._over = threading.Event()
-        self._ending = threading.Lock()
+        self._over, self._ending = threading.Event(), threading.Lock()
         self._given = spark
         self._spark: SparkSession | None = None
         self._control: LoopbackServer | None = None
@@ -269,6 +268,7 @@ class Job:
             clock=self._clock,
             hold=hold_of(spec, has_source=has_source),
             never_rests=stage.never_rests,
+            pace=None if config.batch_seconds is None else Pace(config.batch_seconds),
         )
         agent = StageAgent(context)
         self._agents |= dict.fromkeys((spec.uid, *spec.chained), agent)  # readers name the stage whose plan they are in

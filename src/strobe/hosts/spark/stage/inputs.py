@@ -16,8 +16,9 @@ import enum
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from strobe.hosts.spark.channel.admission import Limits, Span, plan_end
+from strobe.hosts.spark.channel.admission import Limits, Span, plan_end, rows_in
 from strobe.hosts.spark.channel.log import ChannelLog, Commit
+from strobe.hosts.spark.channel.pace import Pace
 from strobe.hosts.spark.checkpoint.stage_files import channel_positions
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.protocol.barriers import Barriers
@@ -37,9 +38,12 @@ class Reach(enum.Enum):
 
 
 class StageInputs:
-    def __init__(self, logs: Mapping[NodeId, ChannelLog], limits: Limits) -> None:
+    def __init__(self, logs: Mapping[NodeId, ChannelLog], limits: Limits, pace: Pace | None = None) -> None:
+        """`pace`: how many rows are a batch of the right length; None: that is not limited."""
         self._logs = dict(logs)
         self._limits = limits
+        self._pace = pace
+        self._took: float | None = None  # seconds that the last batch took
         self._offsets = dict.fromkeys(self._logs, 0)
         self._logical = dict(self._offsets)
         # Barriers beyond the logical position that the machine has already: they have overtaken unread rows.
@@ -51,9 +55,17 @@ class StageInputs:
         self._logical = dict(self._offsets)
         self._early = {producer: set() for producer in self._logs}
 
+    def ran(self, seconds: float) -> None:
+        """A batch has taken so long. What it has read is known when it is committed."""
+        self._took = seconds
+
     def committed(self, checkpoint: Path, batch: int) -> None:
         """The query has committed `batch`."""
-        self._offsets = channel_positions(checkpoint, batch, self._logs)
+        before, self._offsets = self._offsets, channel_positions(checkpoint, batch, self._logs)
+        if self._pace is not None and self._took is not None:
+            read = {producer: Span(before[producer], self._offsets[producer]) for producer in self._logs}
+            self._pace.took(sum(rows_in(self._logs[p], span) for p, span in read.items()), self._took)
+        self._took = None
 
     def refresh(self) -> None:
         for log in self._logs.values():
@@ -89,13 +101,23 @@ class StageInputs:
 
     def plan(self, machine: Barriers) -> dict[NodeId, int]:
         """How far the next batch may read each channel."""
-        return {producer: self._plan(machine, producer) for producer in self._logs}
+        return {producer: self._plan(machine, producer, limits) for producer, limits in self._paced().items()}
 
-    def _plan(self, machine: Barriers, producer: NodeId) -> int:
+    def _paced(self) -> dict[NodeId, Limits]:
+        """What each channel may give to the next batch: of the stage's pace as much as it has of what waits."""
+        if self._pace is None or not self._logs:
+            return dict.fromkeys(self._logs, self._limits)
+        waiting = dict.fromkeys(self._logs, 1)
+        if len(self._logs) > 1:
+            waiting = {producer: self.lag_of(producer)[0] for producer in self._logs}
+        share = self._pace.rows / max(sum(waiting.values()), 1)
+        return {producer: self._limits.at_most(share * rows) for producer, rows in waiting.items()}
+
+    def _plan(self, machine: Barriers, producer: NodeId, limits: Limits) -> int:
         if ChannelId(producer) in machine.held:
             return self._offsets[producer]
         position = max(self._offsets[producer], self._logical[producer])
-        end = plan_end(position, self._ahead(producer), machine.passed, self._limits)
+        end = plan_end(position, self._ahead(producer), machine.passed, limits)
         return end if end > position else self._offsets[producer]
 
     # ── what the machine gets to know; it is stepped between two arrivals ───────────────────────────────────────────

@@ -109,6 +109,7 @@ class StageLife:
         self.halting = False  # it admits nothing more
         self._inbox = Inbox(str(self._is_stopping()))
         self._running: int | None = None  # the batch that is being written
+        self._running_since = 0.0
         self._waiting: BatchArrived | None = None
         self._plans: list[PlanAsked] = []  # that cannot be answered yet
         self._held: tuple[PlanAsked, float] | None = None  # the one that waits for rows, and until when
@@ -375,7 +376,7 @@ class StageLife:
         elif self._is_known and self._admits(arrived.batch):
             self._waiting = None
             self._begun = max(self._begun, arrived.batch)
-            self._running = arrived.batch
+            self._running, self._running_since = arrived.batch, self._stage.clock.monotonic()
             arrived.answer(None)
 
     def _admits(self, batch: int) -> bool:
@@ -384,6 +385,7 @@ class StageLife:
     def _end(self, ended: BatchEnded) -> None:
         if not ended.failed:
             self._finished = max(self._finished, ended.batch)
+            self._recorder.reading.ran(self._stage.clock.monotonic() - self._running_since)
         self._running = None
 
     def _is_idle(self) -> bool:

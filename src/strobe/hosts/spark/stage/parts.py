@@ -19,6 +19,7 @@ from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import ChannelLog
+from strobe.hosts.spark.channel.pace import Pace
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.snapshot.messages import Acknowledge, Decline, StagePart, ToCoordinator
 from strobe.hosts.spark.snapshot.recording import Recording, Uploads, Vote, Voter
@@ -43,7 +44,8 @@ class StageContext:
     """What a stage's agent works with, the same in all its lives. `post` carries messages to the coordinator;
     `sinks` are those that deliver on snapshot; `sink_positions` is where each of the others stands. `hold`: how many
     seconds at most Spark's question is kept while there is nothing to read. `never_rests`: it waits for the clock, so
-    Spark runs one batch after the other, with rows or without."""
+    Spark runs one batch after the other, with rows or without. `pace`: how many rows its next batch should have, by
+    what its batches have taken."""
 
     uid: NodeId
     checkpoint: Path
@@ -60,6 +62,7 @@ class StageContext:
     clock: Clock = SYSTEM
     hold: float = 0.0
     never_rests: bool = False
+    pace: Pace | None = None
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ class Recorder:
         """`put`, from any thread: into the stage's inbox."""
         self._stage, self._incarnation, self._put = stage, incarnation, put
         self.batch = batch  # the newest committed one that was taken in
-        self.reading = StageInputs(stage.inputs, stage.limits)
+        self.reading = StageInputs(stage.inputs, stage.limits, stage.pace)
         self.reading.start(stage.checkpoint, batch)
         self.parts = StageParts(stage, incarnation, put)
         self._machine: Barriers | None = None  # until the coordinator has said which barriers are settled

@@ -1,0 +1,95 @@
+"""How many rows a stage takes at once, so that its batches last about as long as they should.
+
+A snapshot falls between two batches, so it takes as long as the longest batch that is running. Without a limit a stage
+with a backlog reads all of it in one batch, and no checkpoint completes meanwhile.
+
+*What is learnt.* A batch costs something by itself and something for each row: seconds = F + C · rows. Both come from
+the last batches, by the line that fits them best, the newest ones counting most. As long as all batches are alike,
+nothing can be told apart: then what was known of F counts, and if nothing was, a larger batch is tried after a while.
+Taking all of the time for the cost of rows would be a trap: where F is large, each batch would be made smaller than the
+one before, and the stage would read ever less in the same time.
+
+*What follows.* A batch gets the rows that fill its time. That time is at least so many times F that a batch's own
+cost is a small part of it: smaller batches would make checkpoints faster, and the stage slower. The next batch is never
+more than ten times as large as those that are known.
+
+*The start.* Nothing is known of a stage that has run no batch: it gets one commit of each channel.
+
+*Quiet times.* A batch with far less than it was given, because nothing more waited, and that took less than its time,
+says nothing: it must not push out what is known of larger ones.
+
+A pace outlives the restarts of its stage. It decides how much is admitted, never what: commits stay whole, and a batch
+that was planned before a crash is run again as it was planned, because Spark has logged where it ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from strobe.model.errors import Misuse
+
+__all__ = ["Pace"]
+
+_KEPT: Final = 8  # batches
+_WEIGHT: Final = 0.6  # of a batch against the one that came after it
+_ALIKE: Final = 1.5  # batches that differ by less tell nothing about the cost of a row
+_GROWTH: Final = 10
+_OWN_COSTS: Final = 6  # times a batch's own cost: what it lasts at least
+_SHORTEST: Final = 0.001  # seconds: no batch takes less
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    rows: int
+    seconds: float
+
+
+class Pace:
+    def __init__(self, seconds: float) -> None:
+        """`seconds`: how long a batch should last."""
+        if seconds <= 0:
+            raise Misuse(f"A batch cannot last {seconds!r} seconds.")
+        self.seconds = seconds
+        self._batches: deque[_Batch] = deque(maxlen=_KEPT)
+        self._own: float | None = None  # what a batch costs besides its rows
+        self._rows = 0.0
+
+    @property
+    def rows(self) -> float:
+        """How many the next batch should have. Commits are whole, so it has one at least."""
+        return self._rows
+
+    def took(self, rows: int, seconds: float) -> None:
+        """A batch of so many rows took so long."""
+        if rows <= 0 or (rows < self._rows / 4 and seconds < self.seconds):
+            return
+        self._batches.append(_Batch(rows, max(seconds, _SHORTEST)))
+        self._rows = self._fit()
+
+    def _fit(self) -> float:
+        newest, sizes = self._batches[-1], [batch.rows for batch in self._batches]
+        if max(sizes) < _ALIKE * min(sizes):
+            if self._own is None and len(sizes) == _KEPT:
+                return 2.0 * max(sizes)
+            own = min(self._own or 0.0, newest.seconds / 2)
+            each = (newest.seconds - own) / newest.rows
+        else:
+            own, each = self._line()
+            if each <= 0:
+                return 2.0 * max(sizes)  # more rows take no more time
+            self._own = own
+        return min((max(self.seconds, _OWN_COSTS * own) - own) / each, _GROWTH * max(sizes))
+
+    def _line(self) -> tuple[float, float]:
+        """What a batch costs by itself, and for each row."""
+        weights = [_WEIGHT**age for age in range(len(self._batches) - 1, -1, -1)]
+        known = list(zip(weights, self._batches, strict=True))
+        total = sum(weights)
+        rows = sum(w * b.rows for w, b in known) / total
+        seconds = sum(w * b.seconds for w, b in known) / total
+        spread = sum(w * (b.rows - rows) ** 2 for w, b in known)
+        each = sum(w * (b.rows - rows) * (b.seconds - seconds) for w, b in known) / spread
+        own = seconds - each * rows
+        return (own, each) if own >= 0 else (0.0, seconds / rows)
