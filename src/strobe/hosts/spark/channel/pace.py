@@ -9,9 +9,9 @@ nothing can be told apart: then what was known of F counts, and if nothing was, 
 Taking all of the time for the cost of rows would be a trap: where F is large, each batch would be made smaller than the
 one before, and the stage would read ever less in the same time.
 
-*What follows.* A batch gets the rows that fill its time. That time is at least so many times F that a batch's own
-cost is a small part of it: smaller batches would make checkpoints faster, and the stage slower. The next batch is never
-more than ten times as large as those that are known.
+*What follows.* A batch gets the rows that fill its time. That time is longer than it should be if F is a large part of
+it: smaller batches would make checkpoints faster, and the stage slower. The next batch is never more than ten times as
+large as those that are known.
 
 *The start.* Nothing is known of a stage that has run no batch: it gets one commit of each channel.
 
@@ -36,7 +36,8 @@ _KEPT: Final = 8  # batches
 _WEIGHT: Final = 0.6  # of a batch against the one that came after it
 _ALIKE: Final = 1.5  # batches that differ by less tell nothing about the cost of a row
 _GROWTH: Final = 10
-_OWN_COSTS: Final = 6  # times a batch's own cost: what it lasts at least
+_OWN_COSTS: Final = 8  # times a batch's own cost: what it lasts at least,
+_LONGER: Final = 10  # unless that is so many times what it should last
 _SHORTEST: Final = 0.001  # seconds: no batch takes less
 
 
@@ -80,7 +81,8 @@ class Pace:
             if each <= 0:
                 return 2.0 * max(sizes)  # more rows take no more time
             self._own = own
-        return min((max(self.seconds, _OWN_COSTS * own) - own) / each, _GROWTH * max(sizes))
+        longer = min(_OWN_COSTS * own, _LONGER * self.seconds)
+        return min((max(self.seconds, longer, 2 * own) - own) / each, _GROWTH * max(sizes))
 
     def _line(self) -> tuple[float, float]:
         """What a batch costs by itself, and for each row."""

@@ -16,7 +16,7 @@ __all__ = ["CheckpointConfig", "RestartPolicy", "RetentionOnCancel"]
 _LONGEST = 100 * 366 * 86_400  # seconds, for ages: a hundred years
 _MOST_INTERVALS = 1000  # that a batch may take
 # seconds. A micro-batch with state costs 0.25 to 0.35 s, whatever it reads: in shorter batches that would be felt.
-_SHORTEST_BATCH = 2.0
+_SHORTEST_BATCH = 4.0
 
 
 class RetentionOnCancel(Enum):
@@ -42,7 +42,7 @@ class CheckpointConfig:
     checkpoint to a cancel is the one default of Flink's that nobody has ever wanted at three in the morning.
 
     `batch_share`: a stage reads of a backlog what it can work through in about this share of the interval, or in
-    two seconds if that is more; None does not limit it.
+    four seconds if that is more; None does not limit it.
 
     At least `retained` checkpoints are kept; with `retained_age`, all that are younger than so many seconds too.
     `store` says where checkpoints go: None is the home directory, else another directory or `s3://bucket/prefix`.
