@@ -240,14 +240,14 @@ def test_checkpoints_shows_those_that_are_kept_and_the_recent_ones(ledger: Runni
 
 def test_inspect_shows_stages_channels_and_what_is_in_flight(ledger: Running) -> None:
     found = ledger.ask("inspect", "ledger", "--json").json
-    assert (found["job"], found["kind"], found["mode"]) == ("ledger", "checkpoint", "aligned")
+    assert (found["job"], found["kind"], found["mode"]) == ("ledger", "checkpoint", "unaligned")
     assert sorted(found["stages"]) == sorted(STAGES)
     assert sorted(found["channels"]) == ["postings", "suspects", "transfers"]
     assert sorted(found["channels"]["transfers"]["in_flight"]) == ["flagged", "postings", "suspects"]
     assert len(found["root"]) == 64
     said = ledger.ask("inspect", "ledger")
     assert said.code == 0
-    assert re.match(r"checkpoint \d+ of job ledger, aligned, timeline 1, incarnation 1", said.out)
+    assert re.match(r"checkpoint \d+ of job ledger, unaligned, timeline 1, incarnation 1", said.out)
 
 
 def test_verify_says_that_every_byte_is_as_written(ledger: Running) -> None:

@@ -48,10 +48,17 @@ def test_it_comes_to_rest_where_a_batch_takes_its_time(own: float, each: float, 
     assert own + rows * each == pytest.approx(5.0, rel=0.15)
 
 
-@pytest.mark.parametrize(("own", "each", "commit"), [(3.0, 1e-5, 1), (3.0, 1e-3, 1000), (10.0, 1e-5, 100)])
+@pytest.mark.parametrize(
+    ("own", "each", "commit"), [(3.0, 1e-5, 1), (3.0, 1e-3, 1000), (6.0, 1e-3, 1000), (10.0, 1e-5, 100)]
+)
 def test_batches_that_cost_much_by_themselves_are_not_made_ever_smaller(own: float, each: float, commit: int) -> None:
     rows, _ = settled(own, each, commit=commit)
     assert rows * each >= 3.9 * own, "most of the time goes into batches, and not into rows"
+
+
+def test_a_pace_that_takes_all_of_the_time_for_the_cost_of_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "_fit", lambda pace: pace._batches[-1].rows * pace.seconds / pace._batches[-1].seconds)
+    assert settled(6.0, 1e-3, commit=1000)[0] == 1000, "one commit at a time for ever, each almost for nothing"
 
 
 def test_a_commit_that_takes_longer_is_taken_alone() -> None:
