@@ -1,25 +1,28 @@
-"""How long a checkpoint takes when one input has a backlog, and in a chain of busy stages, unaligned and aligned.
+"""How long a checkpoint takes with a backlog, and in a chain of busy stages: by default, unaligned, aligned.
 
-    python bench/unaligned.py                   a backlog of 30 batches of 2 s, chains of 2, 4 and 8 stages
-    python bench/unaligned.py --quick           6 batches of 1 s, a chain of 2 stages
+    python bench/unaligned.py                   a backlog of 30 commits of 2 s, chains of 2, 4 and 8 stages
+    python bench/unaligned.py --quick           6 commits of 1 s, a chain of 2 stages
 
-Backlog: a stage reads two channels. Its sink takes a fixed time per batch and it may read one commit of the fast
-channel at a time, so the backlog there is worth so many batches. Then a checkpoint is asked for.
+Backlog: a stage reads two channels. Its sink takes a fixed time for the rows of one commit, and the fast channel has
+many of them. Checkpoints are asked for, one after the other, until the backlog is read. By default the stage finds out
+by itself how much it can take at once; on the other sides it may read one commit at a time.
 
 Depth: every stage of a chain takes a fixed time per batch, and there is always more to read. Checkpoints are asked for
-one after the other, at moments that have nothing to do with the batches; the median and the longest are told in batch
-times. Once all stages are told to start, which is how unaligned checkpoints start, once only the first one is, and once
-aligned.
+one after the other, at moments that have nothing to do with the batches. Once at default settings, once told to all
+stages, which is how unaligned checkpoints start, once to the first one only, and once aligned.
+
+Both tell the median and the 99th percentile in batch times: of the slow stages' median batch, as it was in that run.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import statistics
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +31,44 @@ import pyarrow.parquet as pq
 
 import strobe
 from strobe.hosts.spark.job.job import start_job
+from strobe.model.ids import NodeId
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 
 ROWS = 1000
 
 
-def measure(mode: str, backlog: int, batch_seconds: float, root: Path) -> tuple[float, int]:
-    """Seconds of a checkpoint, and rows in flight at its cut."""
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of checkpoints and of batches."""
+
+    took: list[float]
+    batches: list[float]
+    rows: int = 0  # in flight at the first cut
+
+    def words(self) -> str:
+        batch = statistics.median(self.batches)
+        middle, worst = (percentile(self.took, share) / batch for share in (0.5, 0.99))
+        return f"p50 {middle:5.1f}, p99 {worst:5.1f} batch times of {batch:.1f} s, {len(self.took)} checkpoints"
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def measure(config: strobe.CheckpointConfig, backlog: int, seconds: float, root: Path, limit: int | None) -> Measured:
+    """With a backlog of so many commits, of which each takes `seconds`."""
     shutil.rmtree(root, ignore_errors=True)
     data = root / "in"
     data.mkdir(parents=True)
     for number in range(backlog):
         pq.write_table(pa.table({"id": range(number * ROWS, (number + 1) * ROWS)}), data / f"{number}.parquet")
-    config = strobe.CheckpointConfig(interval=None, mode=mode)
     pipeline = strobe.Pipeline("backlog", checkpoint=config)
+    batches: list[float] = []
 
     def slow(batch: Any, batch_id: int) -> None:
-        batch.count()
-        time.sleep(batch_seconds)
+        began = time.monotonic()
+        time.sleep(seconds * batch.count() / ROWS)
+        batches.append(time.monotonic() - began)
 
     pipeline.stage(uid="fast")(
         lambda spark: spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).parquet(str(data))
@@ -53,7 +76,7 @@ def measure(mode: str, backlog: int, batch_seconds: float, root: Path) -> tuple[
     pipeline.stage(uid="quiet")(
         lambda spark: spark.readStream.format("rate").option("rowsPerSecond", 1).load().select("value")
     )
-    pipeline.stage(uid="both", reads=["fast", "quiet"], to=strobe.ForeachBatchSink(slow), max_rows_per_batch=ROWS)(
+    pipeline.stage(uid="both", reads=["fast", "quiet"], to=strobe.ForeachBatchSink(slow), max_rows_per_batch=limit)(
         lambda fast, quiet: fast.union(quiet.select(quiet["value"].alias("id")))
     )
     job = start_job(pipeline, home=str(root / "home"), master="local[2]")
@@ -61,9 +84,15 @@ def measure(mode: str, backlog: int, batch_seconds: float, root: Path) -> tuple[
         while (job.status().stages[0].rows_out or 0) < backlog * ROWS:
             if job.wait(0.1):
                 raise SystemExit(f"the job ended: {job.error}")
-        began = time.monotonic()
-        manifest = job.store.load(job.checkpoint())
-        return time.monotonic() - began, manifest.rows_in_flight
+        took: list[float] = []
+        rows = 0
+        both = job.runners[NodeId("both")].agent
+        while not took or both.lag_of(NodeId("fast"))[0]:
+            began = time.monotonic()
+            manifest = job.store.load(job.checkpoint())
+            took.append(time.monotonic() - began)
+            rows = rows or manifest.rows_in_flight
+        return Measured(took, batches, rows)
     finally:
         job.stop()
 
@@ -76,29 +105,34 @@ class FromTheFirstStage(strobe.CheckpointConfig):
 
 
 WAYS: dict[str, strobe.CheckpointConfig] = {
+    "by default": strobe.CheckpointConfig(),
     "unaligned, all told": strobe.CheckpointConfig(interval=None, mode="unaligned"),
     "unaligned, first told": FromTheFirstStage(interval=None, mode="unaligned"),
-    "aligned": strobe.CheckpointConfig(interval=None),
+    "aligned": strobe.CheckpointConfig(interval=None, mode="aligned"),
 }
 
 
 def measure_chain(
     config: strobe.CheckpointConfig, depth: int, seconds: float, checkpoints: int, root: Path
-) -> list[float]:
-    """Seconds of each checkpoint."""
+) -> Measured:
     shutil.rmtree(root, ignore_errors=True)
     pipeline = strobe.Pipeline("chain", checkpoint=config)
 
+    batches: list[float] = []
+    limit = None if config.interval is not None else 1
+
     def slow(batch: Any, batch_id: int) -> None:
+        began = time.monotonic()
         batch.count()
         time.sleep(seconds)
+        batches.append(time.monotonic() - began)
 
     pipeline.stage(uid="s0", to=strobe.ForeachBatchSink(slow))(
         lambda spark: spark.readStream.format("rate").option("rowsPerSecond", 100).load().select("value")
     )
     for number in range(1, depth):
         reads = f"s{number - 1}"
-        pipeline.stage(uid=f"s{number}", reads=reads, to=strobe.ForeachBatchSink(slow), max_rows_per_batch=1)(
+        pipeline.stage(uid=f"s{number}", reads=reads, to=strobe.ForeachBatchSink(slow), max_rows_per_batch=limit)(
             lambda **channels: next(iter(channels.values()))
         )
     job = start_job(pipeline, home=str(root / "home"), master="local[2]")
@@ -112,33 +146,30 @@ def measure_chain(
             began = time.monotonic()
             job.checkpoint()
             took.append(time.monotonic() - began)
-        return took
+        return Measured(took, batches)
     finally:
         job.stop()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backlog", type=int, default=30, help="batches")
+    parser.add_argument("--backlog", type=int, default=30, help="commits")
     parser.add_argument("--batch-seconds", type=float, default=2.0)
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "strobe-bench-unaligned")
     parser.add_argument("--depths", default="2,4,8", help="stages of each chain; empty: none")
-    parser.add_argument("--checkpoints", type=int, default=9, help="of each chain")
+    parser.add_argument("--checkpoints", type=int, default=20, help="of each chain")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     if args.quick:
         args.backlog, args.batch_seconds, args.depths, args.checkpoints = 6, 1.0, "2", 2
-    for mode in ("unaligned", "aligned"):
-        seconds, rows = measure(mode, args.backlog, args.batch_seconds, args.dir)
-        batches = seconds / args.batch_seconds
-        print(
-            f"{mode:<10} {seconds:6.1f} s = {batches:.1f} batch times, {rows:,} rows in flight at the cut", flush=True
-        )
+    for way in ("by default", "unaligned, all told", "aligned"):
+        limit = None if way == "by default" else ROWS
+        found = measure(WAYS[way], args.backlog, args.batch_seconds, args.dir, limit)
+        print(f"backlog, {way:<22} {found.words()}; {found.rows:,} rows in flight at the first", flush=True)
     for depth in map(int, filter(None, args.depths.split(","))):
         for way, config in WAYS.items():
-            took = measure_chain(config, depth, args.batch_seconds, args.checkpoints, args.dir)
-            middle, longest = (of(took) / args.batch_seconds for of in (statistics.median, max))
-            print(f"{depth} stages, {way:<22} {middle:5.1f} batch times, {longest:5.1f} at most", flush=True)
+            found = measure_chain(config, depth, args.batch_seconds, args.checkpoints, args.dir)
+            print(f"{depth} stages, {way:<22} {found.words()}", flush=True)
 
 
 if __name__ == "__main__":
