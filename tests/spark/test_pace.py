@@ -81,6 +81,16 @@ def test_a_stage_that_becomes_slow_is_given_less_and_one_that_becomes_fast_more(
     assert pace.rows == pytest.approx(rows, rel=0.1)
 
 
+@pytest.mark.parametrize("stuck", [20.0, 60.0, 600.0])
+def test_one_batch_that_had_to_wait_makes_the_stage_slow_for_a_few_batches_only(stuck: float) -> None:
+    rows, pace = settled(0.3, 1e-4, commit=1000)
+    pace.took(rows, stuck)
+    for _ in range(6):
+        given = max(1000, pace.rows // 1000 * 1000)
+        pace.took(int(given), 0.3 + given * 1e-4)
+    assert pace.rows > rows / 2
+
+
 def test_batches_without_rows_say_nothing_and_those_without_time_are_none_that_are_endless() -> None:
     pace = Pace(5.0)
     pace.took(100, 10.0)

@@ -18,6 +18,9 @@ large as those that are known.
 *Quiet times.* A batch with far less than it was given, because nothing more waited, and that took less than its time,
 says nothing: it must not push out what is known of larger ones.
 
+*Something was wrong.* A first batch waits for classes to be loaded, another one for a sink that does not answer. If a
+batch takes less than a third of what was to be expected, all that was known is forgotten: it would keep the stage slow.
+
 A pace outlives the restarts of its stage. It decides how much is admitted, never what: commits stay whole, and a batch
 that was planned before a crash is run again as it was planned, because Spark has logged where it ends.
 """
@@ -55,6 +58,7 @@ class Pace:
         self.seconds = seconds
         self._batches: deque[_Batch] = deque(maxlen=_KEPT)
         self._own: float | None = None  # what a batch costs besides its rows
+        self._line = (0.0, 0.0)  # what a batch is thought to cost by itself, and for each row
         self._rows = 0.0
 
     @property
@@ -66,6 +70,8 @@ class Pace:
         """A batch of so many rows took so long."""
         if rows <= 0 or (rows < self._rows / 4 and seconds < self.seconds):
             return
+        if seconds < (self._line[0] + self._line[1] * rows) / 3:
+            self._batches.clear()
         self._batches.append(_Batch(rows, max(seconds, _SHORTEST)))
         self._rows = self._fit()
 
@@ -77,14 +83,15 @@ class Pace:
             own = min(self._own or 0.0, newest.seconds / 2)
             each = (newest.seconds - own) / newest.rows
         else:
-            own, each = self._line()
+            own, each = self._regression()
             if each <= 0:
                 return 2.0 * max(sizes)  # more rows take no more time
             self._own = own
+        self._line = own, each
         longer = min(_OWN_COSTS * own, _LONGER * self.seconds)
         return min((max(self.seconds, longer, 2 * own) - own) / each, _GROWTH * max(sizes))
 
-    def _line(self) -> tuple[float, float]:
+    def _regression(self) -> tuple[float, float]:
         """What a batch costs by itself, and for each row."""
         weights = [_WEIGHT**age for age in range(len(self._batches) - 1, -1, -1)]
         known = list(zip(weights, self._batches, strict=True))
