@@ -192,6 +192,8 @@ def test_a_job_that_has_channels_keeps_them(spark: SparkSession, tmp_path: Path)
     )
     assert isinstance(plan, RestorePlan)
     assert [c.name for c in plan.channels] == ["transfers", "postings"]
+    assert set(plan.kept) == {"transfers", "postings"}
+    assert plan.kept[NodeId("postings")].startswith("it had a query of its own")
 
 
 def run_to_the_end_in(pipeline: strobe.Pipeline, root: Path, spark: SparkSession) -> None:

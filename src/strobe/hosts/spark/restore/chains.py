@@ -37,7 +37,7 @@ class _Before:
     def bound(self, stage: NodeId, reader: NodeId) -> str | None:
         """Why the stage cannot be chained into its reader."""
         if stage in self.queries:
-            return "it has a query of its own where the job was left"
+            return "it had a query of its own, and the checkpoints of two queries cannot become one"
         if stage not in self.chained and (reader in self.queries or reader in self.chained):
             return f"it is new, and {str(reader)!r} is not"
         return None

@@ -20,7 +20,13 @@ from pathlib import Path
 
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
-from strobe.hosts.spark.checkpoint.stage_files import adopt_checkpoints, relocate_state, stage_checkpoint, sync_tree
+from strobe.hosts.spark.checkpoint.stage_files import (
+    adopt_checkpoints,
+    relocate_state,
+    rewritten_generation,
+    stage_checkpoint,
+    sync_tree,
+)
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.restore.chains import chained_before
@@ -91,7 +97,7 @@ def part_stages(
     opened = {stage.spec.uid: stage for stage in stages}
     for uid, parting in partings.items():
         _check_batch(home, uid, parting.host, opened[parting.host])
-    generation = home.memory.generation + 1
+    generation = rewritten_generation(home)
     for uid, parting in partings.items():
         new = stage_checkpoint(home, uid, generation)
         try:

@@ -126,6 +126,7 @@ def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
         unchecked=tuple(findings.unchecked),
         problems=tuple(findings.problems),
         chained=chained_into(pipeline),
+        kept={uid: spec.kept for uid, spec in pipeline.stages.items() if spec.kept},
     )
     room = _room(plan, home)
     return plan if room is None else replace(plan, problems=(*plan.problems, room))
