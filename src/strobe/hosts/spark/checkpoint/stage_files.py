@@ -39,8 +39,8 @@ def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) 
 
 
 def rewritten_generation(home: JobHome) -> int:
-    """Where checkpoints are rewritten, until the job's memory names it. Not the next one: that is what a start has which
-    finds a driver that died. What that one had half rewritten would be taken for the job's own."""
+    """Where checkpoints are rewritten, until the job's memory names it. Not the next one: a start that finds a driver
+    dead takes that one, and what the dead one had half rewritten would be taken for the job's own."""
     return home.memory.generation + 2
 
 
