@@ -120,9 +120,9 @@ def run_plain(root: Path, work: Path) -> dict[str, Any]:
 
 def check_plain(root: Path, work: Path) -> None:
     with duckdb.connect() as db:
-        (rows,) = db.sql(f"select count(*) from '{root}/in/*.parquet'").fetchone() or (0,)
-        posted = db.sql(f"select count(*), sum(delta)::BIGINT from '{work}/postings/*.parquet'").fetchone()
-        total = db.sql(
+        (rows,) = db.execute(f"select count(*) from '{root}/in/*.parquet'").fetchone() or (0,)
+        posted = db.execute(f"select count(*), sum(delta)::BIGINT from '{work}/postings/*.parquet'").fetchone()
+        total = db.execute(
             f"""select sum(balance)::BIGINT from (select arg_max(balance, postings) as balance
             from '{work}/balances/*/*.parquet' group by account)"""
         ).fetchone()
