@@ -153,7 +153,7 @@ def _strobe(stages: int, data: Path, work: Path) -> Iterator[Chain]:
     from strobe.hosts.spark.job.job import start_job
     from strobe.hosts.spark.jvm.session import spark_session
 
-    pipeline = strobe.Pipeline("chain", partitions=2)
+    pipeline = strobe.Pipeline("chain", partitions=2, chain=False)  # what a stage and its channel cost
     pipeline.stage(uid="s0")(lambda spark: hop(spark.readStream.schema(DDL).parquet(str(data))))
     for n in range(1, stages):
         to = strobe.DeltaSink(str(work / "out")) if n == stages - 1 else ()

@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 STROBE = (sys.executable, "-m", "strobe.cli.main")
 PATIENCE = 300.0  # seconds; only a test that fails waits for so long
 STAGES = ["transfers", "postings", "suspects", "balances", "flagged"]
+QUERIES = [uid for uid in STAGES if uid != "postings"]  # which is chained: that of balances computes it
 NOISE = re.compile(r"WARN|ERROR|Traceback|Exception|SLF4J|log4j|org\.apache|\tat ")
 
 
@@ -174,7 +175,7 @@ def test_every_checkpoint_and_batch_is_a_trace_whose_parts_add_up(ledger: Runnin
     found = spans()
     root = next(s for s in found if s.name == "checkpoint")
     below = {s.span_id: s for s in found if s.parent_span_id == root.span_id}
-    assert sorted(attribute(s, "strobe.stage") for s in below.values() if s.name == "stage") == sorted(STAGES)
+    assert sorted(attribute(s, "strobe.stage") for s in below.values() if s.name == "stage") == sorted(QUERIES)
     name = attribute(root, "strobe.snapshot.slowest")
     slowest = next(s for s in below.values() if attribute(s, "strobe.stage") == name)
     manifest = next(s for s in below.values() if s.name == "manifest")
@@ -241,9 +242,10 @@ def test_checkpoints_shows_those_that_are_kept_and_the_recent_ones(ledger: Runni
 def test_inspect_shows_stages_channels_and_what_is_in_flight(ledger: Running) -> None:
     found = ledger.ask("inspect", "ledger", "--json").json
     assert (found["job"], found["kind"], found["mode"]) == ("ledger", "checkpoint", "unaligned")
-    assert sorted(found["stages"]) == sorted(STAGES)
-    assert sorted(found["channels"]) == ["postings", "suspects", "transfers"]
-    assert sorted(found["channels"]["transfers"]["in_flight"]) == ["flagged", "postings", "suspects"]
+    assert sorted(found["stages"]) == sorted(QUERIES)
+    assert found["chained"] == {"postings": "balances"}
+    assert sorted(found["channels"]) == ["suspects", "transfers"]
+    assert sorted(found["channels"]["transfers"]["in_flight"]) == ["balances", "flagged", "suspects"]
     assert len(found["root"]) == 64
     said = ledger.ask("inspect", "ledger")
     assert said.code == 0

@@ -56,8 +56,7 @@ class World:
     def rest(self, step: int) -> None:
         """Until everything that has come in is processed. Raises what the job died of."""
         assert self.job is not None
-        for uid in self.entry.pipeline.order():
-            runner = self.job.runners[uid]
+        for uid, runner in self.job.runners.items():  # upstream first
             try:
                 if runner.state is StageState.RUNNING:
                     rest_of(self.entry, uid, step, partial(_rest, runner), lambda uid=uid: len(self.rows(uid)))  # type: ignore[misc]

@@ -102,7 +102,7 @@ class Images:
         self.root = root
         self.points: list[str] = []
         self._kept = root.with_name(f"{root.name}.images")
-        self._kept.mkdir()
+        self._kept.mkdir(exist_ok=True)  # of an earlier driver, too
 
     def take(self, driver: WatchedDriver, point: str, feed: Callable[[], object] = lambda: None) -> None:
         """At `point`, which the driver reaches now, as in `reach`; it stands there until it is to reach the next."""

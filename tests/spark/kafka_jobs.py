@@ -19,10 +19,11 @@ def numbers(
     servers: str, source: str, target: str, *, bounded: bool = False, interval: float | None = None,
     name: str = "numbers", delivery: str = "on_snapshot", attempts: int = 5, **options: Any,
 ) -> strobe.Pipeline:  # fmt: skip
-    """read (Kafka) → doubled (Kafka). A number n becomes {"n": n, "doubled": 2n}, its key n."""
+    """read (Kafka) → doubled (Kafka). A number n becomes {"n": n, "doubled": 2n}, its key n. With a channel between the
+    two: the tests ask about each of them."""
     config = strobe.CheckpointConfig(interval=interval, retained=100, tolerable_failures=1000)
     restart = strobe.RestartPolicy(attempts=attempts, first_pause=0.2, longest_pause=1.0)
-    pipeline = strobe.Pipeline(name, checkpoint=config, restart=restart)
+    pipeline = strobe.Pipeline(name, checkpoint=config, restart=restart, chain=False)
 
     @pipeline.stage(uid="read", trigger={"availableNow": True} if bounded else None)
     def read(spark: SparkSession) -> DataFrame:

@@ -70,10 +70,11 @@ def context_of(base: Path, schema: StructType, *, incarnation: int = 1, mode: st
 def numbers(
     dsn: str, *, bounded: bool = True, sink: strobe.Sink | None = None, attempts: int = 5, **checkpoint: Any
 ) -> strobe.Pipeline:
-    """From table `numbers` to table `target`, five rows at a time, by default on snapshot."""
+    """From table `numbers` to table `target`, five rows at a time, by default on snapshot. The two stages are
+    two queries: the tests ask about each of them."""
     config = strobe.CheckpointConfig(**{"interval": None, **checkpoint})
     restart = strobe.RestartPolicy(attempts=attempts, longest_pause=1.0)
-    pipeline = strobe.Pipeline("numbers", checkpoint=config, restart=restart)
+    pipeline = strobe.Pipeline("numbers", checkpoint=config, restart=restart, chain=False)
 
     @pipeline.stage(uid="source", trigger={"availableNow": True} if bounded else {"processingTime": "0 seconds"})
     def read(spark: SparkSession) -> DataFrame:

@@ -24,6 +24,7 @@ from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.job.rehearse import dry_resume, dry_run
 from strobe.hosts.spark.restore.chains import lay_chains
 from strobe.hosts.spark.restore.plan import RestoreOptions, RestorePlan
+from strobe.hosts.spark.restore.resume import ResumePlan
 from strobe.hosts.spark.stage.assemble import draft_stages
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
@@ -86,8 +87,6 @@ def test_a_chained_ledger_is_stopped_resumed_rolled_back_and_forked(spark: Spark
     assert balances_of(fork) == expected_balances(data)
 
     # Two files were read at the savepoint, four at the newest checkpoint. Nothing is lost or comes twice.
-    refused(ledger(data, chain=False), tmp_path, spark)
-    refused(ledger(data, seen=True), tmp_path, spark)
     places = {"home": "parted/home", "base": "parted", **rows}
     run_parted(ledger(data, seen=True), tmp_path, spark, ["postings", "balances"], snapshot=savepoint, **places)
     posted = delta_rows(tmp_path / "parted/postings", "select count(*), count(distinct id), min(id) from t")
@@ -131,15 +130,34 @@ def run_resumed(
         job.stop()
 
 
-def refused(pipeline: strobe.Pipeline, root: Path, spark: SparkSession) -> None:
-    """What was chained and needs a channel now cannot go on where the job was left."""
-    before = (root / "home/jobs/ledger/incarnation.json").read_bytes()
-    with pytest.raises(Misuse, match="was chained, the query of 'balances' computed it") as said:
-        dry_resume(pipeline, restore=RestoreOptions(), home=str(root / "home"), base=root, spark=spark)
-    assert "strobe run -s ledger FILE" in said.value.next
-    assert (root / "home/jobs/ledger/incarnation.json").read_bytes() == before
-    with pytest.raises(Misuse, match="was chained, the query of 'balances' computed it"):
-        start(pipeline, root, spark)
+def test_a_plain_run_gives_a_chained_stage_the_channel_that_it_needs_now(spark: SparkSession, tmp_path: Path) -> None:
+    """First a sink in the middle, then a second reader, then chain=False: nothing is lost or comes twice."""
+    data = write_transfers(tmp_path / "in", files=2)
+    run_resumed(ledger(data), tmp_path, spark)
+    write_transfers(data, files=3)
+    home = str(tmp_path / "home")
+    plan = dry_resume(ledger(data, seen=True), restore=RestoreOptions(), home=home, base=tmp_path, spark=spark)
+    assert dict(cast(ResumePlan, plan).stages) == {
+        "transfers": "chained, with postings",
+        "postings": "goes on behind batch 1, with a query of its own: it was chained into balances",
+        "balances": "goes on behind batch 1",
+    }
+    assert (plan.problems, plan.warnings) == ((), ())
+    run_resumed(ledger(data, seen=True), tmp_path, spark, ["postings", "balances"])
+    assert balances_of(tmp_path) == expected_balances(data)
+    posted = "select count(*), count(distinct id), min(id) from t"
+    assert delta_rows(tmp_path / "postings", posted) == [(2 * 200, 200, 2 * 200)]
+
+    write_transfers(data, files=4)
+    pipeline = ledger(data, seen=True)
+    pipeline.stage("large", reads="transfers", to=strobe.DeltaSink("large"))(lambda transfers: transfers)
+    run_resumed(pipeline, tmp_path, spark, ["transfers", "postings", "large", "balances"])
+    assert delta_rows(tmp_path / "large", "select count(*), min(id) from t") == [(200, 3 * 200)]
+    write_transfers(data, files=5)
+    run_resumed(ledger(data, chain=False, seen=True), tmp_path, spark, ["transfers", "postings", "balances"],
+                allow_non_restored_state=True)  # fmt: skip
+    assert balances_of(tmp_path) == expected_balances(data)
+    assert delta_rows(tmp_path / "postings", posted) == [(2 * 3 * 200, 3 * 200, 2 * 200)]
 
 
 def run_parted(pipeline: strobe.Pipeline, root: Path, spark: SparkSession, runs: list[str], **options: Any) -> None:
@@ -174,6 +192,8 @@ def test_a_job_that_has_channels_keeps_them(spark: SparkSession, tmp_path: Path)
     )
     assert isinstance(plan, RestorePlan)
     assert [c.name for c in plan.channels] == ["transfers", "postings"]
+    assert set(plan.kept) == {"transfers", "postings"}
+    assert plan.kept[NodeId("postings")].startswith("it had a query of its own")
 
 
 def run_to_the_end_in(pipeline: strobe.Pipeline, root: Path, spark: SparkSession) -> None:

@@ -17,8 +17,8 @@ A, B = NodeId("a"), NodeId("b")
 
 
 def pipeline(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None, **options: Any) -> Pipeline:
-    """a → b, with a sink behind it. Chaining is on."""
-    made = Pipeline("p", **{"chain": True, **options})
+    """a → b, with a sink behind it."""
+    made = Pipeline("p", **options)
     made.stage("a", **(first or {}))(lambda spark: spark)
     reads = (second or {}).pop("reads", "a")
     made.stage("b", reads=reads, to=strobe.ConsoleSink(), **(second or {}))(lambda **frames: frames["a"])
@@ -29,10 +29,11 @@ def why(made: Pipeline, asked_for: set[str] | None = frozenset()) -> str | None:
     return keeps_channel(made, A, made.stages, asked_for)
 
 
-def test_a_stage_with_one_reader_is_chained_if_it_is_asked_for() -> None:
+def test_a_stage_with_one_reader_is_chained_unless_it_is_said_that_it_is_not() -> None:
+    assert Pipeline("p").chain
     assert why(pipeline()) is None
     assert why(pipeline({"chain": True}, chain=False)) is None
-    assert why(pipeline(chain=False)) == "chain=True is not said of it"
+    assert why(pipeline(chain=False)) == "chain=False is said of its pipeline"
     assert why(pipeline({"chain": False})) == "chain=False is said of it"
 
 

@@ -46,7 +46,7 @@ def test_the_session_is_asked_for_by_name() -> None:
 def mixed(root: Path, trigger: dict[str, Any] | None = None) -> strobe.Pipeline:
     """orders (files) → totals, which takes refunds from files of its own, and prices from a table."""
     config = strobe.CheckpointConfig(interval=None, retained=10, tolerable_failures=100)
-    pipeline = strobe.Pipeline("mixed", checkpoint=config)
+    pipeline = strobe.Pipeline("mixed", checkpoint=config, chain=False)
 
     def files(spark: SparkSession, name: str) -> DataFrame:
         return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).json(str(root / name))

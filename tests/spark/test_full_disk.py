@@ -72,7 +72,8 @@ def test_a_full_disk_fails_checkpoints_and_loses_nothing(spark: SparkSession, tm
     data = write_transfers(tmp_path / "in", files=2, rows=20)
     spare = write_transfers(tmp_path / "spare", files=3, rows=20)
     config = strobe.CheckpointConfig(interval=None, tolerable_failures=2)
-    pipeline = strobe.Pipeline("full", checkpoint=config, restart=strobe.RestartPolicy(attempts=100, longest_pause=1.0))
+    restart = strobe.RestartPolicy(attempts=100, longest_pause=1.0)
+    pipeline = strobe.Pipeline("full", checkpoint=config, restart=restart, chain=False)
     through: set[int] = set()
 
     @pipeline.stage(uid="transfers")

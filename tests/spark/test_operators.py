@@ -151,7 +151,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pipeline_in(mode: str) -> strobe.Pipeline:
     config = strobe.CheckpointConfig(interval=0.5, retained=1000, tolerable_failures=1000, mode=mode)
-    return strobe.Pipeline("operators", checkpoint=config)
+    return strobe.Pipeline("operators", checkpoint=config, chain=False)  # what they read is a channel
 
 
 def add_source(pipeline: strobe.Pipeline, data: Path) -> None:

@@ -35,7 +35,7 @@ class Door:
 
 
 def pipeline(door: Door) -> strobe.Pipeline:
-    made = strobe.Pipeline("shop", checkpoint=strobe.CheckpointConfig(interval=None, retained=2))
+    made = strobe.Pipeline("shop", checkpoint=strobe.CheckpointConfig(interval=None, retained=2), chain=False)
 
     @made.stage(uid="orders")
     def orders(spark: SparkSession) -> DataFrame:

@@ -64,7 +64,7 @@ def test_a_slow_batch_shows_as_the_start_delay_of_its_stage_and_everything_adds_
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_transfers(tmp_path / "in", files=1, rows=20)
-    pipeline = strobe.Pipeline("slow", checkpoint=strobe.CheckpointConfig(interval=None))
+    pipeline = strobe.Pipeline("slow", checkpoint=strobe.CheckpointConfig(interval=None), chain=False)
     in_batch, go = threading.Event(), threading.Event()
 
     def hold(batch: DataFrame, batch_id: int) -> None:

@@ -25,7 +25,8 @@ NEVER_NEGATIVE = Invariant("never below zero", "select account, balance from sta
 
 def bank(tmp_path: Path, bonus: int = 0, **source: Any) -> strobe.Pipeline:
     """Two postings for each transfer, and a balance for each account: three stages, one of them with state."""
-    pipeline = strobe.Pipeline("bank", checkpoint=strobe.CheckpointConfig(interval=None, retained=10), partitions=1)
+    config = strobe.CheckpointConfig(interval=None, retained=10)
+    pipeline = strobe.Pipeline("bank", checkpoint=config, partitions=1, chain=False)
 
     @pipeline.stage(uid="transfers")
     def transfers(spark: SparkSession) -> DataFrame:
@@ -188,7 +189,8 @@ class ViewsReader(SimpleDataSourceStreamReader):
 
 def pairing(tmp_path: Path) -> strobe.Pipeline:
     """Clicks from files, views from a user's source, their pairs, and totals with bonuses from files beside."""
-    pipeline = strobe.Pipeline("pairs", checkpoint=strobe.CheckpointConfig(interval=None, retained=10), partitions=1)
+    config = strobe.CheckpointConfig(interval=None, retained=10)
+    pipeline = strobe.Pipeline("pairs", checkpoint=config, partitions=1, chain=False)
 
     @pipeline.stage(uid="clicks")
     def clicks(spark: SparkSession) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A death at every named step of a restore and of a rescale: running it again finishes it, or it never was.
+"""A death at every named step of a restore, a rescale and an unchaining: another run finishes it, or it never was.
 
 One driver does each of them, with an image kept at each step, and is really killed at the last one. Every image is run
 again: with the same order, or plainly, which must find and finish what is half done. The snapshot must be sound all the
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.crash_points import POINTS
 from strobe.hosts.spark.pipeline.loading import load_pipeline
+from strobe.model.errors import Misuse
 from strobe.store.locate import locate
 from tests.spark.images import Images, WatchedDriver
 from tests.spark.jobs import run_to_the_end
@@ -23,7 +24,7 @@ from tests.spark.ledger_data import delta_rows, expected_balances, write_transfe
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PIPELINE = Path(__file__).parent / "pipelines" / "ledger_job.py"
-CASES = {case: [p for p in POINTS if p.startswith(f"{case}.")] for case in ("restore", "rescale")}
+CASES = {case: [p for p in POINTS if p.startswith(f"{case}.")] for case in ("restore", "rescale", "unchain")}
 ROWS = 60
 
 
@@ -34,9 +35,13 @@ class Ledger:
         self.root = root
         self._spark = spark
         self._monkeypatch = monkeypatch
+        self.chain = False
 
     def env(self, out: str) -> dict[str, str]:
-        return {"LEDGER_DATA": str(self.root / "in"), "LEDGER_OUT": str(self.root / out), "BOUNDED": "1"}
+        return {
+            "LEDGER_DATA": str(self.root / "in"), "LEDGER_OUT": str(self.root / out), "BOUNDED": "1",
+            "LEDGER_CHAIN": "1" if self.chain else "",
+        }  # fmt: skip
 
     def die(self, points: list[str], *options: str, out: str = "out") -> Images:
         """One driver with these options: an image at each of the points, and SIGKILL at the last."""
@@ -71,6 +76,9 @@ class Ledger:
 
     def newest(self) -> str:
         return f"ledger/{locate('ledger', self.root / 'home').snapshot}"
+
+    def queries(self) -> set[str]:
+        return set(locate("ledger", self.root / "home").load().nodes)
 
 
 @pytest.fixture
@@ -126,3 +134,49 @@ def test_a_rescale_that_dies_at_any_step_is_done_by_the_next_start(ledger: Ledge
         ledger.check_tables(4)
         manifest = locate("ledger", ledger.root / "home").load()
         assert {uid: node.partitions for uid, node in manifest.nodes.items()}["balances"] == partitions  # type: ignore[index]
+
+
+@pytest.fixture
+def chained(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """It has run to the end of three files; the query of postings computes transfers. Two files more have come."""
+    ledger = Ledger(tmp_path / "job", spark, monkeypatch)
+    ledger.chain = True
+    write_transfers(ledger.root / "in", files=3, rows=ROWS)
+    ledger.finish()
+    assert ledger.queries() == {"postings", "balances"}
+    write_transfers(ledger.root / "in", files=5, rows=ROWS)
+    return ledger
+
+
+def test_a_plain_run_parts_a_chained_stage_from_a_query_that_was_killed_in_a_batch(chained: Ledger) -> None:
+    """The batch was planned and had rows, of which nobody has seen any: it is planned again, in two queries."""
+    chained.die(["batch.computed@postings"])
+    chained.chain = False
+    images = chained.die(CASES["unchain"])
+    for point in (None, *images.points):
+        if point is not None:
+            chained.put_back(images, point)
+        chained.finish()
+        chained.check_tables(5)
+        assert chained.queries() == {"transfers", "postings", "balances"}
+        chained.finish()
+        chained.check_tables(5)
+
+
+def test_a_batch_that_a_sink_has_is_finished_by_the_query_that_planned_it(chained: Ledger) -> None:
+    images = chained.die(["batch.in-sink@postings", "batch.in-sink@postings"])
+    chained.chain = False
+    with pytest.raises(
+        Misuse, match="'transfers' cannot be given a query of its own now: the query of 'postings'"
+    ) as no:
+        chained.finish()
+    assert "`strobe run -s ledger FILE`" in no.value.next
+    chained.finish(snapshot="ledger")  # what it says
+    chained.check_tables(5)
+    chained.put_back(images, images.points[0])
+    chained.chain = True
+    chained.finish()  # the other way out that it names
+    chained.chain = False
+    chained.finish()
+    chained.check_tables(5)
+    assert chained.queries() == {"transfers", "postings", "balances"}

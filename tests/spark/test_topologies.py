@@ -25,12 +25,14 @@ TWO_MODES = ["aligned", "unaligned"]
 
 
 def pipeline_in(mode: str) -> strobe.Pipeline:
-    """Checkpoints as often as they come; all are kept, so that all are judged at the end."""
+    """Checkpoints as often as they come; all are kept, so that all are judged at the end. Nothing is chained: these
+    are shapes of channels."""
     return strobe.Pipeline(
         "shape",
         checkpoint=strobe.CheckpointConfig(
             interval=0.5, retained=1000, tolerable_failures=1000, mode=mode, alignment_timeout=0.2
         ),
+        chain=False,
     )
 
 

@@ -102,9 +102,11 @@ def calls(place: Path) -> list[tuple[str, str]]:
 
 
 def numbers(source: Path, out: str, *, bounded: bool = True, **checkpoint: object) -> strobe.Pipeline:
-    """A pipeline that reads Parquet files with a column `id` and delivers them on snapshot."""
+    """A pipeline that reads Parquet files with a column `id` and delivers them on snapshot: two stages, with a channel
+    between them, since tests ask about each."""
     pipeline = strobe.Pipeline(
         "numbers",
+        chain=False,
         checkpoint=strobe.CheckpointConfig(**{"interval": None, **checkpoint}),  # type: ignore[arg-type]
     )
 

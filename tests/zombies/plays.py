@@ -137,7 +137,7 @@ class Ledger(Play):
     name = "ledger"
 
     def pipeline(self, *, bounded: bool) -> strobe.Pipeline:
-        pipeline = strobe.Pipeline("ledger")
+        pipeline = strobe.Pipeline("ledger", chain=False)  # dies at points of channels, too
 
         @pipeline.stage(uid="transfers", trigger={"availableNow": True} if bounded else None)
         def transfers(spark: SparkSession) -> DataFrame:
@@ -277,7 +277,7 @@ class Windows(Play):
     stops: ClassVar[bool] = False
 
     def pipeline(self, *, bounded: bool) -> strobe.Pipeline:
-        pipeline = strobe.Pipeline("windows")
+        pipeline = strobe.Pipeline("windows", chain=False)
 
         @pipeline.stage(uid="transfers")
         def transfers(spark: SparkSession) -> DataFrame:

@@ -15,6 +15,7 @@ from strobe.hosts.spark.job.rehearse import Rehearsal
 from strobe.hosts.spark.restore.plan import ClaimMode, How, RestoreOptions, RestorePlan, StageAction
 from strobe.hosts.spark.restore.resume import ResumePlan
 from strobe.model.errors import Misuse, StrobeError
+from strobe.model.ids import NodeId
 from strobe.store.signing import SIGNED_BY
 
 __all__ = ["base_option", "parse_partitions", "restore_options", "show_plan", "show_rehearsal", "show_resume"]
@@ -113,6 +114,8 @@ def show_plan(plan: RestorePlan, session: Session) -> None:
         say(f"  {channel.name:<20} {channel.action.value}", _channel_details(channel))
         for change in channel.changes:
             say(f"  {'':<20} {change}")
+        if why := plan.kept.get(NodeId(channel.name)):
+            say(f"  {'':<20} keeps its channel: {why}")
     if plan.sinks:
         say(("sinks", "bold"))
     for sink in plan.sinks:

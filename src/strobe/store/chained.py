@@ -35,7 +35,7 @@ def why_no_channel(manifest: Manifest, name: str) -> str:
         if name.rpartition(".")[2].lower() == uid.lower():
             return (
                 f"Stage {uid!r} was chained: the query of {host!r} computed it, so it had no channel and nothing in "
-                "flight; with chain=False, from the job's first run on, it has. "
+                f"flight; with chain=False at stage {uid!r}, from the job's next run on, it has. "
             )
     return ""
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 import strobe
 
-pipeline = strobe.Pipeline("due", checkpoint=strobe.CheckpointConfig(interval=None))
+pipeline = strobe.Pipeline("due", checkpoint=strobe.CheckpointConfig(interval=None), chain=False)
 OUT = Path(os.environ["DUE_OUT"])
 
 

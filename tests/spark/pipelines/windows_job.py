@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 
 import strobe
 
-pipeline = strobe.Pipeline("windows", checkpoint=strobe.CheckpointConfig(interval=1.0, tolerable_failures=1000))
+config = strobe.CheckpointConfig(interval=1.0, tolerable_failures=1000)
+pipeline = strobe.Pipeline("windows", checkpoint=config, chain=False)
 
 
 @pipeline.stage(uid="transfers")

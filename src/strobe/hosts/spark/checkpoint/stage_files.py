@@ -27,7 +27,7 @@ from strobe.store.manifest import NOTHING
 
 __all__ = [
     "adopt_checkpoints", "bad_files_on_disk", "channel_positions", "has_start", "link_checkpoint", "note_starts",
-    "relocate_state", "stage_checkpoint", "start_positions", "sync_above", "sync_tree",
+    "relocate_state", "rewritten_generation", "stage_checkpoint", "start_positions", "sync_above", "sync_tree",
 ]  # fmt: skip
 
 _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
@@ -36,6 +36,12 @@ _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
 def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
     number = home.memory.generation if generation is None else generation
     return home.path(home.layout.stage_checkpoint(uid, home.memory.timeline, number))
+
+
+def rewritten_generation(home: JobHome) -> int:
+    """Where checkpoints are rewritten, until the job's memory names it. Not the next one: a start that finds a driver
+    dead takes that one, and what the dead one had half rewritten would be taken for the job's own."""
+    return home.memory.generation + 2
 
 
 def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:

@@ -37,7 +37,7 @@ def keeps_channel(
     """
     spec, readers = specs[uid], pipeline.readers(uid)
     if not _wanted(pipeline, spec):
-        return "chain=True is not said of it" if spec.chain is None else "chain=False is said of it"
+        return f"chain=False is said of {'its pipeline' if spec.chain is None else 'it'}"
     if len(readers) != 1:
         return f"it has {len(readers)} readers" if readers else "no stage reads it"
     reader = specs[readers[0]]

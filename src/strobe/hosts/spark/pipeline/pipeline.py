@@ -75,6 +75,7 @@ class StageSpec:
     bad_files: str = stage_options.FAIL
     chain: bool | None = None  # None: as the pipeline says
     chained: Mapping[NodeId, NodeId] = field(default_factory=dict)  # stages that its query computes, and who reads each
+    kept: str = ""  # why it is not chained, which it would be in a new job
 
     @property
     def ends(self) -> bool:
@@ -109,10 +110,11 @@ class Pipeline:
         restart: RestartPolicy | None = None,
         partitions: int | None = None,
         conf: Mapping[str, str] | None = None,
-        chain: bool = False,
+        chain: bool = True,
     ) -> None:
         """`partitions` is the number of state partitions of every stage that does not say otherwise.
-        `conf` are Spark settings for the session. `chain`: stages may become part of the query that reads them."""
+        `conf` are Spark settings for the session. `chain`: stages may become part of the query that reads them, where
+        that changes no row; chain=False: each has a query and a channel of its own."""
         self.name = check_uid(name, "pipeline name")
         self.checkpoint = checkpoint or CheckpointConfig()
         self.restart = restart or RestartPolicy()

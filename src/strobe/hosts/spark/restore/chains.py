@@ -3,8 +3,8 @@
 A query finds its position by its Spark checkpoint. So what a stage is, a query of its own or part of another one,
 stays as it was when the job goes on: a stage that has a query keeps it, with its channel, whatever the file says now,
 and nothing that is new becomes part of a query that was there before. A stage that was chained has its position in
-another query's checkpoint. If it must have a channel now, a restore divides that checkpoint (`restore.unchaining`); a
-job that is resumed is refused, for its last batch may have to be run again as it was planned.
+another query's checkpoint. If it must have a channel now, that checkpoint is divided: at a restore the snapshot's copy
+(`restore.unchaining`), at a plain run the job's own (`restore.parting`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strobe.model.ids import NodeId
 from strobe.store.chained import chained_in, computed_by
 from strobe.store.locate import locate
 
-__all__ = ["lay_chains"]
+__all__ = ["chained_before", "lay_chains"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class _Before:
     def bound(self, stage: NodeId, reader: NodeId) -> str | None:
         """Why the stage cannot be chained into its reader."""
         if stage in self.queries:
-            return "it has a query of its own where the job was left"
+            return "it had a query of its own, and the checkpoints of two queries cannot become one"
         if stage not in self.chained and (reader in self.queries or reader in self.chained):
             return f"it is new, and {str(reader)!r} is not"
         return None
@@ -48,31 +48,22 @@ def lay_chains(
 ) -> tuple[Pipeline, list[DraftStage]]:
     """The pipeline as it runs, resumed or restored. Touches nothing."""
     before = _before(home, options)
-    restores = options.snapshot is not None or home.memory.restoring is not None
     runs, chosen = chain_stages(pipeline, drafts, before.bound)
     now = chained_into(runs)
     for uid, host in before.chained.items():
         if uid not in pipeline.stages or _is_same(now.get(uid), host, runs):
             continue
-        comes_out = before.chained.get(now.get(uid, uid)) == host  # by itself, or in another that does
-        if comes_out and restores:
-            continue
-        raise _refused(home.job, uid, host, now.get(uid), comes_out=comes_out)
+        if before.chained.get(now.get(uid, uid)) != host:  # it comes out neither by itself nor in another that does
+            raise _refused(uid, host, now.get(uid))
     return runs, chosen
 
 
-def _refused(job: str, uid: NodeId, host: NodeId, now: NodeId | None, *, comes_out: bool) -> Misuse:
+def _refused(uid: NodeId, host: NodeId, now: NodeId | None) -> Misuse:
     where = "now it needs a query and a channel of its own" if now is None else f"now {now!r} would compute it"
-    way_out = (
-        f"Restore the newest checkpoint with this file, `strobe run -s {job} FILE`: then it gets both. "
-        "Or leave it as it was."
-        if comes_out
-        else f"Leave it with {host!r}, as it was; or stop the job with --drain and start a new one."
-    )
     return Misuse(
         f"Stage {uid!r} was chained, the query of {host!r} computed it and knows where it stands; {where}.",
         untouched="Nothing was changed.",
-        next=way_out,
+        next=f"Leave it with {host!r}, as it was; or stop the job with --drain and start a new one.",
     )
 
 
@@ -91,8 +82,12 @@ def _before(home: JobHome, options: RestoreOptions) -> _Before:
         manifest = found.load()
         return _Before(frozenset(manifest.nodes), chained_in(manifest))
     begun = frozenset(uid for uid in home.memory.stages if _has_begun(home, uid)) | _on_disk(home)
-    chained = computed_by((uid, described) for uid, described in home.memory.stages.items() if uid in begun)
-    return _Before(begun, chained)
+    return _Before(begun, chained_before(home))
+
+
+def chained_before(home: JobHome) -> dict[NodeId, NodeId]:
+    """The stages that were chained where the job was left, by whose query has computed each."""
+    return computed_by((uid, described) for uid, described in home.memory.stages.items() if _has_begun(home, uid))
 
 
 def _on_disk(home: JobHome) -> frozenset[NodeId]:

@@ -203,6 +203,7 @@ class RestorePlan:
     unchecked: tuple[str, ...] = ()  # what the plan does not know
     problems: tuple[StrobeError, ...] = ()
     chained: Mapping[NodeId, NodeId] = field(default_factory=dict)  # and whose query computes each
+    kept: Mapping[NodeId, str] = field(default_factory=dict)  # stages that a new job would chain, and why this does not
 
     @property
     def exit_code(self) -> int:
@@ -234,6 +235,7 @@ class RestorePlan:
             "bytes": self.bytes,
             "stages": [_stage_json(s) for s in self.stages],
             "chained": dict(self.chained),
+            "keep_their_channels": dict(self.kept),
             "channels": [
                 {"channel": c.name, "action": c.action.value, "to": c.to, "commits_left_behind": c.behind,
                  "commits": len(c.content), "rows": c.rows, "bytes": c.bytes, "changes": list(c.changes)}

@@ -126,6 +126,7 @@ def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
         unchecked=tuple(findings.unchecked),
         problems=tuple(findings.problems),
         chained=chained_into(pipeline),
+        kept={uid: spec.kept for uid, spec in pipeline.stages.items() if spec.kept},
     )
     room = _room(plan, home)
     return plan if room is None else replace(plan, problems=(*plan.problems, room))
@@ -271,7 +272,8 @@ def _stages(planning: _Planning) -> Iterator[StagePlan]:
             yield StagePlan(uid, StageAction.REPLACING, record, starts=starts, moved=moved, replaces=replaced[uid])
         else:
             division = divide(job, manifest, uid, uid, findings.problems)
-            record = record if division is None else as_divided(record, descriptions[uid])
+            if division is not None:
+                record = replace(record, extra=as_divided(record.extra, descriptions[uid]))
             _check_state(uid, record, then[uid], former, options, findings)
             change = _rescaled(uid, record, wanted_partitions(pipeline, spec, options), descriptions[uid], findings)
             sources = rearranged(renamed_sources(record.extra, planning.names), descriptions[uid])

@@ -24,6 +24,7 @@ from strobe.hosts.spark.checkpoint.stage_files import (
     adopt_checkpoints,
     link_checkpoint,
     relocate_state,
+    rewritten_generation,
     stage_checkpoint,
     sync_tree,
 )
@@ -165,7 +166,7 @@ def _rewrite(
     changes: Mapping[NodeId, tuple[int, int]],
     sources: Mapping[NodeId, tuple[NodeId, ...]],
 ) -> None:
-    generation = home.memory.generation + 1
+    generation = rewritten_generation(home)
     for uid in dict.fromkeys((*changes, *sources)):
         new = stage_checkpoint(home, uid, generation)
         try:

@@ -37,6 +37,7 @@ from strobe.hosts.spark.restore.coming_again import begins_somewhere, source_pla
 from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.former import Former
+from strobe.hosts.spark.restore.parting import Parting, as_parted, part_stages, plan_parting
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
 from strobe.hosts.spark.restore.replacing import replacements
 from strobe.hosts.spark.restore.rescale import first_partitions, rescale_stages
@@ -98,17 +99,20 @@ def plan_resume(
     unchecked: list[str] = []
     problems: list[StrobeError] = []
     descriptions = _descriptions(drafts, base)
+    partings: dict[NodeId, Parting] = {}
 
     def warn(uid: NodeId, sentence: str) -> None:
         warnings.append(f"{uid}: {sentence}")
 
+    def note(uid: NodeId, sentence: str) -> None:
+        unchecked.append(f"{uid}: {sentence}")
+
     for check in (
         lambda: check_starts(drafts, descriptions),
         lambda: check_set_aside(drafts, descriptions),
-        lambda: _check_file(
-            pipeline, drafts, home, descriptions, options, warn, lambda uid, text: unchecked.append(f"{uid}: {text}")
-        ),
-        lambda: warnings.extend(_moved(pipeline, home, descriptions)[1]),
+        lambda: partings.update(plan_parting(drafts, home, descriptions)),
+        lambda: _check_file(pipeline, drafts, home, descriptions, partings, options, warn, note),
+        lambda: warnings.extend(_moved(pipeline, home, descriptions, partings)[1]),
         lambda: _look_at_sinks(pipeline, home, descriptions, warn),
         lambda: _check_sinks(pipeline, drafts, home, base),
     ):
@@ -116,18 +120,20 @@ def plan_resume(
             check()
         except StrobeError as error:
             problems.append(error)
-    warnings += [sentence for _, sentence in _new_sources(pipeline, drafts, home)]
+    warnings += [sentence for _, sentence in _new_sources(pipeline, drafts, home, partings)]
     chained = ((uid, f"chained, with {host}") for uid, host in chained_into(pipeline).items())
-    stages = (*chained, *((uid, _place_of(home, uid)) for uid in pipeline.order()))
+    stages = (*chained, *((uid, _place_of(home, uid, partings.get(uid))) for uid in pipeline.order()))
     return ResumePlan(home.job, str(home.home), stages, tuple(warnings), tuple(unchecked), tuple(problems))
 
 
-def _place_of(home: JobHome, uid: NodeId) -> str:
-    checkpoint = stage_checkpoint(home, uid)
+def _place_of(home: JobHome, uid: NodeId, parting: Parting | None) -> str:
+    checkpoint = stage_checkpoint(home, uid if parting is None else parting.host)
     logged, committed = spark_checkpoint.last_logged(checkpoint), spark_checkpoint.last_committed(checkpoint)
     if logged is None:
         return "has not begun" if uid in home.memory.stages else "new"
-    again = "" if logged == committed else f", and runs batch {logged} again"
+    again = "" if logged == committed or parting is not None else f", and runs batch {logged} again"
+    if parting is not None and not parting.division.whole:
+        again = f", with a query of its own: it was chained into {parting.host}"
     return f"goes on {'at its start' if committed is None else f'behind batch {committed}'}{again}"
 
 
@@ -157,22 +163,25 @@ def bring_up(
     check_set_aside(drafts, descriptions)
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
     moved: dict[NodeId, dict[str, str]] = {}
+    partings: dict[NodeId, Parting] = {}
     options = with_newest(pipeline, home, options)
     if options.snapshot is not None or home.memory.restoring is not None:
         restore_job(RestoreContext(pipeline, drafts, descriptions, home, base, options), spark)
     else:
-        sources = _check_file(pipeline, drafts, home, descriptions, options, _warn, _note)
-        moved, warnings = _moved(pipeline, home, descriptions)
+        partings = plan_parting(drafts, home, descriptions)
+        sources = _check_file(pipeline, drafts, home, descriptions, partings, options, _warn, _note)
+        moved, warnings = _moved(pipeline, home, descriptions, partings)
         for warning in warnings:
             _log.warning("%s", warning)
         _look_at_sinks(pipeline, home, descriptions, _warn)
         _check_sinks(pipeline, drafts, home, base)
-        _add_stages(pipeline, drafts, home)
+        _add_stages(pipeline, drafts, home, partings)
     stages = open_stages(pipeline, drafts, home, base)
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
     for uid, roots in moved.items():
         rewrite_source_logs(stage_checkpoint(home, uid), roots)
         relocate_state(stage_checkpoint(home, uid))
+    part_stages(pipeline, stages, home, partings, descriptions)
     rescale_stages(pipeline, stages, home, spark, options, descriptions, sources)
     begin_sources(drafts, home, {d.spec.uid: first_partitions(pipeline, d.spec, options) for d in drafts})
     columns = {s.spec.uid: {"columns": s.output.columns.json} for s in stages if s.output is not None}
@@ -228,6 +237,7 @@ def _check_file(
     drafts: Sequence[DraftStage],
     home: JobHome,
     descriptions: Mapping[NodeId, Json],
+    partings: Mapping[NodeId, Parting],
     options: RestoreOptions,
     warn: _Say,
     note: _Say,
@@ -236,8 +246,9 @@ def _check_file(
     found: dict[NodeId, tuple[NodeId, ...]] = {}
     former = _former(pipeline, drafts, home, warn)
     then = {**descriptions, **{d.spec.uid: former.now(d) for d in drafts if former.concerns(d)}}
+    known = as_parted(home, partings, descriptions)
     for uid in pipeline.stages:
-        before = home.memory.stages.get(uid)
+        before = known.get(uid)
         if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
             continue
         differences = compare_stages(former.without_casts(before), former.without_casts(then[uid]))
@@ -255,15 +266,19 @@ def _check_file(
 
 
 def _moved(
-    pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]]
+    pipeline: Pipeline,
+    home: JobHome,
+    descriptions: Mapping[NodeId, Mapping[str, Json]],
+    partings: Mapping[NodeId, Parting],
 ) -> tuple[dict[NodeId, dict[str, str]], list[str]]:
     """The stages whose checkpoints name files by paths that are not theirs any more: of the directories that they read,
     by old and new path, and, if the home itself has moved, of their own. And what a person should know of it."""
     homes = Homes.of(home.memory.home, home.home)
     found: dict[NodeId, dict[str, str]] = {}
     warnings: list[str] = []
+    known = as_parted(home, partings, descriptions)
     for uid in pipeline.stages:
-        before, checkpoint = home.memory.stages.get(uid), stage_checkpoint(home, uid)
+        before, checkpoint = known.get(uid), stage_checkpoint(home, uid)
         if not isinstance(before, Mapping) or spark_checkpoint.last_logged(checkpoint) is None:
             continue
         files, now = before.get("directories"), descriptions[uid].get("directories")
@@ -292,9 +307,11 @@ def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome
             sink.check_columns(context)
 
 
-def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:
+def _add_stages(
+    pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, partings: Mapping[NodeId, Parting]
+) -> None:
     """Stages that the job did not have when it last started. Where they begin is settled once."""
-    for _, sentence in _new_sources(pipeline, drafts, home):
+    for _, sentence in _new_sources(pipeline, drafts, home, partings):
         _log.warning("%s", sentence)
     for draft in drafts:
         uid, checkpoint = draft.spec.uid, stage_checkpoint(home, draft.spec.uid)
@@ -303,6 +320,8 @@ def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome)
         if (home.path(home.layout.channel(uid)) / LOG).is_dir() and pipeline.readers(uid):
             # From another life under this uid: what it holds has nothing to do with this one.
             restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft, home)
+        if uid in partings:
+            continue  # it goes on where the query was that computed it
         logs = {read: home.path(home.layout.channel(read)) for read in draft.spec.inputs}
         channels = {read: ChannelLog(path) for read, path in logs.items() if (path / LOG).is_dir()}
         earliest = draft.spec.start == "earliest"
@@ -316,8 +335,11 @@ def _is_added(uid: NodeId, home: JobHome) -> bool:
     return bool(known) and uid not in known and not start_positions(stage_checkpoint(home, uid))
 
 
-def _new_sources(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> list[tuple[NodeId, str]]:
+def _new_sources(
+    pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, partings: Mapping[NodeId, Parting]
+) -> list[tuple[NodeId, str]]:
     """Stages that the job did not have and that read a source, with what that means."""
-    places = {d.spec.uid: source_places(d.result) for d in drafts if _is_added(d.spec.uid, home)}
+    added = [d for d in drafts if d.spec.uid not in partings and _is_added(d.spec.uid, home)]
+    places = {d.spec.uid: source_places(d.result) for d in added}
     known = set(home.memory.stages)
     return [(uid, begins_somewhere(pipeline, uid, at, (), known)) for uid, at in places.items() if at]

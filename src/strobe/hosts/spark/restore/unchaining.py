@@ -1,10 +1,12 @@
-"""Giving a stage that was chained a query of its own again, at a restore.
+"""Giving a stage that was chained a query of its own again.
 
 The query that computed it knows where it stood: its Spark checkpoint has a line for each source, in the order of the
 plan. Which of them are the chained stage's is known from the plans of the file, as long as they read what they read
 then. So its checkpoint is made from that one: the lines and the lists of files of its sources, at the same batch, and
-no state, since it has none. The query that it leaves reads its channel instead, which is empty: at a snapshot every row
-that the source had given was read.
+no state, since it has none. The query that it leaves reads its channel instead, which is empty: after a committed batch
+every row that the source had given was read.
+
+At a restore that is the snapshot's copy of the checkpoint. `restore.parting` does the same with the one that a job has.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ import json
 import shutil
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 
+from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.checkpoint.offsets import rewrite_lines
 from strobe.hosts.spark.plans.description import CHANNEL, entries_of, operator_kinds, source_nodes
 from strobe.hosts.spark.restore.context import RestoreContext
@@ -28,9 +31,9 @@ from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import NodeId
 from strobe.store.chained import chained_in
-from strobe.store.manifest import NOTHING, Manifest, NodeRecord
+from strobe.store.manifest import NOTHING, Manifest
 
-__all__ = ["as_divided", "divide", "parted", "take_part"]
+__all__ = ["as_divided", "divide", "division_of", "has_state", "parted", "take_part"]
 
 _KEPT = ("metadata", "offsets", "commits", "sources")  # of a query without state
 
@@ -54,9 +57,8 @@ def parted(job: RestoreContext, manifest: Manifest, uid: NodeId, problems: list[
     record = None if host is None else manifest.nodes[host]
     if host is None or record is None or record.batch in (None, NOTHING):
         return None
-    kinds = [kind for kind in operator_kinds(job.descriptions[uid]) if kind != "watermark"]
-    if kinds:
-        problems.append(_cannot(uid, host, f"it had no state, and now has {', '.join(kinds)}"))
+    problem = has_state(uid, host, job.descriptions[uid])
+    problems += [] if problem is None else [problem]
     return StagePlan(uid, StageAction.UNCHAINED, record, host=host, division=divide(job, manifest, uid, host, problems))
 
 
@@ -64,22 +66,43 @@ def divide(
     job: RestoreContext, manifest: Manifest, uid: NodeId, host: NodeId, problems: list[StrobeError]
 ) -> Division | None:
     """How the query of `uid` is made from that of `host`. None: it is that query, and computes what it did."""
-    then = {stage for stage, computed_by in chained_in(manifest).items() if computed_by == host}
     stage = next(draft for draft in job.drafts if draft.spec.uid == uid)
-    if uid == host and then == set(stage.spec.chained):
+    if uid == host and {s for s, computed_by in chained_in(manifest).items() if computed_by == host} == set(
+        stage.spec.chained
+    ):
         return None
-    found = _division(job.drafts, host, manifest.nodes[host], then, stage)
+    extra = manifest.nodes[host].extra
+    found = division_of(job.drafts, host, extra, chained_in(manifest), stage, job.descriptions[uid])
     if isinstance(found, Misuse):
         problems.append(found)
         return Division((), (), uid == host)
-    before, now = (entries_of(each, "directories") for each in (manifest.nodes[host].extra, job.descriptions[uid]))
-    if any(directory not in before for directory in now):
-        problems.append(_cannot(uid, host, "the directories that it reads are elsewhere now"))
+    return found
+
+
+def division_of(
+    drafts: Sequence[DraftStage],
+    host: NodeId,
+    noted: Mapping[str, Json],
+    chained: Mapping[NodeId, NodeId],
+    stage: DraftStage,
+    now: Json,
+) -> Division | Misuse:
+    """How the query of `stage` is made from that of `host`, or why it cannot. `noted`: what is known of the host, as it
+    was; `chained`: who computed which stage then; `now`: what the stage is."""
+    then = {uid for uid, computed_by in chained.items() if computed_by == host}
+    found = _division(drafts, host, noted, then, stage)
+    kept = entries_of(now if isinstance(now, Mapping) else {}, "directories")
+    if isinstance(found, Division) and any(each not in entries_of(noted, "directories") for each in kept):
+        return _cannot(stage.spec.uid, host, "the directories that it reads are elsewhere now")
     return found
 
 
 def _division(
-    drafts: Sequence[DraftStage], host: NodeId, record: NodeRecord, then: Collection[NodeId], stage: DraftStage
+    drafts: Sequence[DraftStage],
+    host: NodeId,
+    noted: Mapping[str, Json],
+    then: Collection[NodeId],
+    stage: DraftStage,
 ) -> Division | Misuse:
     """`then`: the stages that were chained in the query of `host`."""
     own = {d.spec.uid: d.own for d in drafts} | {uid: frame for d in drafts for uid, frame in d.parts.items()}
@@ -88,7 +111,7 @@ def _division(
     if host not in plans:
         return _cannot(uid, host, f"{host!r} is not in the file any more")
     before = _in_query(plans, host, then)
-    if [source.name for source in before] != entries_of(record.extra, "sources"):
+    if [source.name for source in before] != entries_of(noted, "sources"):
         return _cannot(uid, host, "the stages of that query read something else now")
     offsets: list[int | NodeId] = []
     now = _in_query(plans, uid, stage.spec.chained)
@@ -102,6 +125,12 @@ def _division(
             return _cannot(uid, host, f"it reads {source.name}, which that query did not")
     numbers = {source: number for number, source in enumerate(dict.fromkeys(before))}
     return Division(tuple(offsets), tuple(numbers.get(source) for source in dict.fromkeys(now)), uid == host)
+
+
+def has_state(uid: NodeId, host: NodeId, now: Json) -> Misuse | None:
+    """Why a stage cannot be parted that keeps something now: there is nothing that it could go on with."""
+    kinds = [kind for kind in operator_kinds(now) if kind != "watermark"]
+    return _cannot(uid, host, f"it had no state, and now has {', '.join(kinds)}") if kinds else None
 
 
 def _cannot(uid: NodeId, host: NodeId, why: str) -> Misuse:
@@ -154,12 +183,12 @@ def take_part(checkpoint: Path, division: Division) -> None:
         for path in checkpoint.iterdir():
             if path.name not in _KEPT:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        # Spark tells queries apart by this id.
-        (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        # Spark tells queries apart by this id. The file may be a link: it is replaced, not written.
+        write_durably(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
 
 
-def as_divided(record: NodeRecord, now: Json) -> NodeRecord:
-    """The record of a query that has been divided: what it kept, and what it reads now."""
+def as_divided(noted: Mapping[str, Json], now: Json) -> dict[str, Json]:
+    """What is noted of a query that has been divided: what it kept, and what it reads now."""
     names = ("sources", "directories")
     reads = {name: now[name] for name in names if name in now} if isinstance(now, Mapping) else {}
-    return replace(record, extra={**{k: v for k, v in record.extra.items() if k not in names}, **reads})
+    return {**{k: v for k, v in noted.items() if k not in names}, **reads}

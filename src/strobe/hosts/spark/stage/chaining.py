@@ -65,7 +65,9 @@ def chain_stages(
         why = keeps_channel(pipeline, uid, specs, asked_for)
         if why is None:
             (reader,) = pipeline.readers(uid)
-            why = _why_not_by_plan(now[uid].result) or bound(uid, reader)
+            why = _why_not_by_plan(now[uid].result)
+            if why is None and (why := bound(uid, reader)) is not None:
+                now[uid] = replace(now[uid], spec=replace(now[uid].spec, kept=why))
             if why is None:
                 both = _in_place_of_channel(now[uid], now[reader])
                 if isinstance(both, DataFrame):
