@@ -45,6 +45,7 @@ from pyspark.sql.types import (
 
 from strobe.hosts.spark.connectors import staging
 from strobe.hosts.spark.connectors.base import Part, SinkContext
+from strobe.hosts.spark.connectors.delta import writing
 from strobe.hosts.spark.connectors.delta.restore import why_unreachable
 from strobe.hosts.spark.connectors.delta.sink import DeltaSink
 from strobe.model.errors import Failed, Misuse
@@ -136,6 +137,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             pq.write_table(rows, place / f"part-{number}.parquet")
 
     monkeypatch.setattr(staging, "write_parquet", write_parquet)
+    monkeypatch.setattr(writing, "plan_size", lambda _: 0)
 
 
 class World:

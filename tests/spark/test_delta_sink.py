@@ -12,9 +12,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from strobe.hosts.spark.connectors.base import Part, SinkContext, SinkFate
+from strobe.hosts.spark.connectors.delta import writing
 from strobe.hosts.spark.connectors.delta.sink import DeltaSink
 from strobe.model.errors import Fenced
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "plan_size", lambda _: 0)
+
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("v", LongType())])
 

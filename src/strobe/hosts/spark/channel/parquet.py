@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -81,13 +81,21 @@ def _numbered(df: DataFrame, writer: ChannelWriter) -> DataFrame:
 
 
 def write_parquet(
-    df: DataFrame, place: Path, *, max_files: int | None = None, options: Mapping[str, str] | None = None
+    df: DataFrame,
+    place: Path,
+    *,
+    max_files: int | None = None,
+    options: Mapping[str, str] | None = None,
+    partition_by: Sequence[str] = (),
 ) -> None:
-    """Let Spark write `df` as Parquet files into the new directory `place`."""
+    """Let Spark write `df` as Parquet files into the new directory `place`, or into one below it for each partition."""
     limit = max_files if max_files is not None else max(2, df.sparkSession.sparkContext.defaultParallelism)
     # Hadoop starts a process (chmod) for each directory that it makes, and none for those that are there.
     (place / "_temporary" / "0" / "_temporary").mkdir(parents=True)
-    df.coalesce(limit).write.mode("append").options(**{**_OPTIONS, **(options or {})}).parquet(str(place))
+    # One partition's rows belong into few files, and many partitions not into one task.
+    spread = df.hint("rebalance", *(F.col(name) for name in partition_by)) if partition_by else df.coalesce(limit)
+    writer = spread.write.mode("append").options(**{**_OPTIONS, **(options or {})})
+    (writer.partitionBy(*partition_by) if partition_by else writer).parquet(str(place))
 
 
 def parquet_files(table: Path, place: str) -> tuple[DataFile, ...]:

@@ -7,6 +7,7 @@ table that asks for nothing costs nothing here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StringType, StructType
 
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.connectors.dead_letters import Rejected
@@ -28,7 +30,7 @@ from strobe.hosts.spark.connectors.delta.keys import (
 )
 from strobe.model.errors import Misuse
 
-__all__ = ["RowRules", "check_fit", "newest_by_key"]
+__all__ = ["RowRules", "check_fit", "fit_column", "newest_by_key", "values_of"]
 
 _CONSTRAINT: Final = "delta.constraints."
 
@@ -38,23 +40,39 @@ class RowRules:
 
     def __init__(self, table: DeltaTable, context: SinkContext, key: Sequence[str], what: str) -> None:
         self.key = tuple(key)
-        self._columns = {field.name: field for field in pa.schema(table.schema().to_arrow())}
-        check_fit(self._columns, context, what)
-        self._partition_columns = table.metadata().partition_columns
-        self._constraints = {
+        self.columns = {field.name: field for field in pa.schema(table.schema().to_arrow())}
+        self.schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        check_fit(self.columns, context, what)
+        self.partitions = table.metadata().partition_columns
+        self.constraints = {
             name.removeprefix(_CONSTRAINT): expression
             for name, expression in table.metadata().configuration.items()
             if name.startswith(_CONSTRAINT) and expression
         }
 
+    @property
+    def names(self) -> list[str]:
+        return list(self.columns)
+
+    @property
+    def required(self) -> list[str]:
+        """Columns that must not be null."""
+        return [name for name, field in self.columns.items() if not field.nullable]
+
+    def kind(self, name: str) -> DataType:
+        return self.schema[name].dataType
+
+    def is_text(self, name: str) -> bool:
+        return isinstance(self.kind(name), StringType)
+
     def split(self, rows: pa.Table, batch: int) -> tuple[pa.Table, list[Rejected]]:
         """The rows of one batch that can be written, in the table's types, and those that cannot."""
         bad: dict[int, str] = {}
         # Rows that were staged before the stage returned other columns have those of then.
-        target = [field for name, field in self._columns.items() if name in rows.column_names]
-        columns = [self._fitted(rows, field, bad) for field in target]
+        target = [field for name, field in self.columns.items() if name in rows.column_names]
+        columns = [fit_column(rows, field, bad) for field in target]
         same_key = f"another row of the batch has the same key ({', '.join(self.key)})"
-        for name in (n for n in self._partition_columns if n in rows.column_names):
+        for name in (n for n in self.partitions if n in rows.column_names):
             at = [field.name for field in target].index(name)
             before = columns[at].null_count
             columns[at] = _without_empty(columns[at])
@@ -69,48 +87,50 @@ class RowRules:
                 for number in pc.indices_nonzero(pc.is_null(column)).to_pylist():
                     bad.setdefault(number, f"column {field.name} must not be null")
         fitted = pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in target]))
-        for name, expression in self._constraints.items():
+        for name, expression in self.constraints.items():
             for number in _violations(fitted, expression):
                 bad.setdefault(number, f"it violates the constraint {name}: {expression}")
         if self.key:
             for number in self._ambiguous(fitted, bad):
                 bad.setdefault(number, same_key)
-        rejected = [Rejected(_values(rows.slice(n, 1))[0], reason, batch) for n, reason in sorted(bad.items())]
+        rejected = [Rejected(values_of(rows.slice(n, 1))[0], reason, batch) for n, reason in sorted(bad.items())]
         if bad:
             fitted = fitted.filter(pa.array([n not in bad for n in range(rows.num_rows)], pa.bool_()))
         return (first_of_each_key(fitted, self.key) if self.key else self._completed(fitted)), rejected
-
-    def _fitted(self, rows: pa.Table, field: pa.Field, bad: dict[int, str]) -> pa.ChunkedArray:
-        column = rows[field.name]
-        if column.type == field.type:
-            return column
-        if pa.types.is_integer(column.type) and pa.types.is_decimal(field.type):
-            column = column.cast(pa.decimal128(19, 0))  # or Arrow asks for room for every integer there is
-        try:
-            return column.cast(field.type)
-        except pa.ArrowInvalid:
-            values = []
-            for number in range(len(column)):
-                try:
-                    values += column.slice(number, 1).cast(field.type).chunks
-                except pa.ArrowInvalid as error:
-                    why = str(error).partition("\n")[0]
-                    bad.setdefault(number, f"column {field.name} does not fit into {field.type}: {why}")
-                    values.append(pa.nulls(1, field.type))
-            return pa.chunked_array([pa.concat_arrays(values)], field.type)
 
     def _ambiguous(self, rows: pa.Table, bad: dict[int, str]) -> Iterable[int]:
         """The rows of one key that are not all the same: which of them counts would be chance."""
         left = [n for n in range(rows.num_rows) if n not in bad] if bad else range(rows.num_rows)
         good = rows.take(pa.array(left, pa.int64())) if bad else rows
         for numbers in rows_of_one_key(good, self.key):
-            if len({repr(row) for row in _values(good.take(numbers))}) > 1:
+            if len({repr(row) for row in values_of(good.take(numbers))}) > 1:
                 yield from (left[n] for n in numbers)
 
     def _completed(self, rows: pa.Table) -> pa.Table:
-        for field in (f for name, f in self._columns.items() if name not in rows.column_names):
+        for field in (f for name, f in self.columns.items() if name not in rows.column_names):
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows
+
+
+def fit_column(rows: pa.Table, field: pa.Field, bad: dict[int, str]) -> pa.ChunkedArray:
+    """The column in the table's type; `bad` gets to know the rows whose value does not fit, and why."""
+    column = rows[field.name]
+    if column.type == field.type:
+        return column
+    if pa.types.is_integer(column.type) and pa.types.is_decimal(field.type):
+        column = column.cast(pa.decimal128(19, 0))  # or Arrow asks for room for every integer there is
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid:
+        values = []
+        for number in range(len(column)):
+            try:
+                values += column.slice(number, 1).cast(field.type).chunks
+            except pa.ArrowInvalid as error:
+                why = str(error).partition("\n")[0]
+                bad.setdefault(number, f"column {field.name} does not fit into {field.type}: {why}")
+                values.append(pa.nulls(1, field.type))
+        return pa.chunked_array([pa.concat_arrays(values)], field.type)
 
 
 def check_fit(columns: Mapping[str, pa.Field], context: SinkContext, what: str) -> None:
@@ -186,7 +206,7 @@ def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
 
 
-def _values(rows: pa.Table) -> list[dict[str, Any]]:
+def values_of(rows: pa.Table) -> list[dict[str, Any]]:
     """Rows as Python values. What Python's calendar does not have (the year 10000) is text."""
     try:
         return rows.to_pylist()  # type: ignore[no-any-return]

@@ -1,15 +1,16 @@
 """A Delta table as a sink: append, or upsert by key; visible after each micro-batch, or when a snapshot is complete.
 
-*Append* to a plain table commits like a channel does: Spark writes the Parquet files, one atomic log entry with an app
-transaction makes them visible. *Upsert*, partitions, and tables with constraints go through `deltalake`, in one commit
-that carries an app transaction too. A batch, or part, is there once, and a driver that was given up is refused.
+*Append* to a plain table commits like a channel does: Spark writes the Parquet files, one atomic log entry with an
+app transaction makes them visible. *Upsert*, partitions, and tables with constraints (`writing`) are one commit that
+carries an app transaction too. A batch, or part, is there once, and a driver that was given up is refused.
 
 *On snapshot*, batches are staged as Parquet files in the job's home. A part is looked at when it is prepared, and is
-one commit of the table when its snapshot is complete: appended as it is, by linking the staged files into the table, or
-merged, the newest row of each key. The app transaction's version is the last batch that the table has, in both modes.
+one commit of the table when its snapshot is complete: appended as it is, by linking the staged files into the table,
+or merged, the newest row of each key. The app transaction's version is the last batch that the table has, in both
+modes.
 
-Of several different rows with one key in a batch, which one wins would be chance: they are rejected. When two rows have
-one key is said in `delta_keys`; that nobody else writes to the table is seen to by `ownership`.
+Of several different rows with one key in a batch, which one wins would be chance: they are rejected. When two rows
+have one key is said in `delta_keys`; that nobody else writes to the table is seen to by `ownership`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -45,12 +45,12 @@ from strobe.hosts.spark.connectors.base import (
     column_names,
     whole_results,
 )
-from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
+from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters
 from strobe.hosts.spark.connectors.delta import restore as delta_restore
 from strobe.hosts.spark.connectors.delta.evolving import Growth, check_growth, evolve_table, growth, has_evolved
 from strobe.hosts.spark.connectors.delta.files import table_files, why_unreadable
 from strobe.hosts.spark.connectors.delta.keys import check_columns, check_partitions
-from strobe.hosts.spark.connectors.delta.rows import RowRules, check_fit, newest_by_key
+from strobe.hosts.spark.connectors.delta.rows import RowRules, check_fit
 from strobe.hosts.spark.connectors.delta.table import (
     APPEND_ONLY,
     FencedTable,
@@ -60,6 +60,7 @@ from strobe.hosts.spark.connectors.delta.table import (
     is_plain,
     set_properties,
 )
+from strobe.hosts.spark.connectors.delta.writing import TableWriting
 from strobe.hosts.spark.connectors.ownership import claim, why_not_mine
 from strobe.hosts.spark.connectors.paths import local_path, real_path
 from strobe.hosts.spark.connectors.staging import Staging
@@ -184,6 +185,7 @@ class DeltaSink(TransactionalSink):
                 self._check_table(table)
                 self._claim(context)
                 self._table = FencedTable(self._where, context, self.describe())
+                self._writing = TableWriting(self._where, self._table, self._rules, self._letters, context)
             elif there and self._is_left(context):
                 self._writer = None
             else:
@@ -262,41 +264,20 @@ class DeltaSink(TransactionalSink):
             commit = write_batch(batch, batch_id, self._writer)
             self.rows_taken += 0 if commit is None else commit.rows
         else:
-            self._write_table(batch, batch_id)
+            self.rows_taken += self._writing.write(batch, batch_id)
         self._through = max(self._through, batch_id)
-
-    def _write_table(self, batch: DataFrame, batch_id: int) -> None:
-        table = self._deltalake
-        if table.has(batch_id):
-            return
-        rows, rejected = self._rules.split(batch.toArrow(), batch_id)
-        self._letters.put(rejected, batch_id)
-        if rows.num_rows:
-            self.rows_taken += rows.num_rows
-            self._publish(rows, batch_id, f"Batch {batch_id} of stage {self._context.stage!r}")
-
-    def _publish(self, rows: pa.Table, through: int, about: str) -> None:
-        if self.key:
-            self._deltalake.merge(rows, self.key, through, about)
-        else:
-            self._deltalake.append(rows, through, about)
-
-    @property
-    def _deltalake(self) -> FencedTable:
-        assert self._table is not None
-        return self._table
 
     # ── on snapshot ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self, part: Part) -> Json:
-        rejected: list[Rejected] = []
+        rejected = 0
         if self._table is not None:
-            for _, bad in self._batches(part):
-                rejected += bad
-        elif self._staging.missing(part):
-            self._staging.files(part)  # says which
-        self._letters.hold(part, rejected)
-        return {"rejected": len(rejected)}
+            rejected = self._writing.prepare(part, self._staging)
+        else:
+            if self._staging.missing(part):
+                self._staging.files(part)  # says which
+            self._letters.hold(part, [])
+        return {"rejected": rejected}
 
     def commit(self, part: Part, prepared: Json) -> None:
         if not self._has(part.through):
@@ -304,7 +285,8 @@ class DeltaSink(TransactionalSink):
             if self._writer is not None:
                 self._link(part, self._writer)
             else:
-                self._commit_table(part)
+                clean = isinstance(prepared, dict) and prepared.get("rejected") == 0
+                self._writing.commit(part, self._staging, clean=clean)
         self._version = self._head()
         self._letters.drop(part)
         self._staging.forget(part)
@@ -318,22 +300,6 @@ class DeltaSink(TransactionalSink):
         return (
             f"It is visible if {self._where} has the transaction {app_of(self._context)!r} at {part.through} or more."
         )
-
-    def _batches(self, part: Part) -> Iterable[tuple[pa.Table, list[Rejected]]]:
-        for batch in range(part.after + 1, part.through + 1):
-            files = self._staging.files(replace(part, after=batch - 1, through=batch))
-            if files:
-                yield self._rules.split(pa.concat_tables([pq.read_table(f, partitioning=None) for f in files]), batch)
-
-    def _commit_table(self, part: Part) -> None:
-        about = f"Snapshot {part.snapshot}'s part of stage {self._context.stage!r}"
-        batches = [rows for rows, _ in self._batches(part) if rows.num_rows]
-        if not batches:
-            self._deltalake.mark(part.through, about)
-        elif self.key:
-            self._publish(newest_by_key(batches, self.key), part.through, about)
-        else:
-            self._publish(pa.concat_tables(batches, promote_options="default"), part.through, about)
 
     def _link(self, part: Part, writer: ChannelWriter) -> None:
         """The staged files become files of the table: nothing is written again."""

@@ -78,7 +78,8 @@ class FencedTable:
     def __init__(self, where: Path, context: SinkContext, what: str) -> None:
         self.table = DeltaTable(str(where))
         self._context = context
-        self._what = what
+        self.what = what
+        self.timeline = context.timeline
         self._app = app_of(context)
         self._fence = f"strobe/{context.job}/{context.name}/incarnation"
         self._check_fence()
@@ -141,6 +142,10 @@ class FencedTable:
             about,
         )
 
+    def marked(self, through: int) -> tuple[str, int]:
+        """The app transaction of a commit that somebody else makes."""
+        return self._app, through
+
     def _marks(self, through: int) -> CommitProperties:
         return CommitProperties(app_transactions=[Transaction(self._app, through)])
 
@@ -151,7 +156,7 @@ class FencedTable:
             self.table.update_incremental()
             self._check_fence()
             raise Failed(
-                f"{about} could not be written to {self._what}: {error}",
+                f"{about} could not be written to {self.what}: {error}",
                 untouched="The table is unchanged.",
             ) from error
         self.table.update_incremental()
@@ -177,7 +182,7 @@ class FencedTable:
     def _check_fence(self) -> None:
         context, newest = self._context, self.table.transaction_version(self._fence)
         if newest is not None and newest > context.incarnation:
-            raise fenced_off(self._what, context, newest)
+            raise fenced_off(self.what, context, newest)
 
 
 def _quoted(name: str) -> str:
