@@ -23,7 +23,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench._chain import SIDES, chain, processes, put_file
+from bench._report import figure
 
+TARGETS = {3: 0.02, 20: 0.1}  # cores
 ROLES = ("driver", "JVM", "worker", "reader")
 
 
@@ -85,6 +87,11 @@ def main() -> None:
             more = found[sides[0]]["MB"] - found[sides[1]]["MB"]
             print(f"{'MB more per channel':<24}{more / (stages - 1):>10.0f}")
         print(flush=True)
+        if "strobe" in found and stages in TARGETS:
+            figure("idle.py", f"{stages} stages, cores", found["strobe"]["cores"], at_most=TARGETS[stages])
+            if len(sides) == 2:
+                what = f"{stages} stages, memory beyond plain Spark, a channel"
+                figure("idle.py", what, more / (stages - 1), at_most=40, unit=" MB")
 
 
 if __name__ == "__main__":

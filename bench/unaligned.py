@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -26,7 +27,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import strobe
+from bench._report import figure
 from strobe.hosts.spark.job.job import start_job
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 
@@ -139,6 +143,10 @@ def main() -> None:
             took = measure_chain(config, depth, args.batch_seconds, args.checkpoints, args.dir)
             middle, longest = (of(took) / args.batch_seconds for of in (statistics.median, max))
             print(f"{depth} stages, {way:<22} {middle:5.1f} batch times, {longest:5.1f} at most", flush=True)
+            if way == next(iter(WAYS)):
+                what = f"{depth} stages, {way}, a checkpoint in batch times"
+                figure("unaligned.py", f"{what}, median", middle, at_most=1)
+                figure("unaligned.py", f"{what}, longest", longest, at_most=2)
 
 
 if __name__ == "__main__":
