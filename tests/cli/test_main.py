@@ -153,10 +153,13 @@ def test_an_interrupted_process_says_so_without_a_traceback(tmp_path: Path) -> N
         assert process.stderr.read().strip() == "interrupted"
 
 
-def test_a_reader_that_goes_away_is_no_failure_to_report() -> None:
+@pytest.mark.parametrize("words", [[], ["--json"]], ids=["words", "JSON"])
+def test_a_reader_that_goes_away_is_no_failure_to_report(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([*STROBE, "sim", "list"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [*STROBE, "sim", "list", *words], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(write)
     assert done.stderr == ""
     assert done.returncode == 141

@@ -91,13 +91,21 @@ def _print_line(parts: Iterable[str | tuple[str, str]], *, stderr: bool) -> None
         console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True)
     else:
         text = "".join(part if isinstance(part, str) else part[0] for part in parts)
-        click.echo(printable(text), err=stderr)
+        _echo(printable(text), stderr=stderr)
+
+
+def _echo(text: str, *, stderr: bool = False) -> None:
+    try:
+        click.echo(text, err=stderr)
+    except BrokenPipeError:
+        # `main` deals with a reader that has gone. By its number click would know the error, and end with a 1.
+        raise BrokenPipeError from None
 
 
 def _print_json(value: Json) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2)
     # Only texts can hold these, and in a text this is how JSON spells them.
-    click.echo(_HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    _echo(_HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def common_options(function: Function) -> Function:
