@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from strobe.hosts.live.api.codec import (
     decode_message,
     decode_plain,
-    decode_run,
     decode_state,
     encode_message,
     encode_state,
@@ -82,18 +81,6 @@ def test_a_marker_is_an_item_of_its_own_kind(number: int) -> None:
     assert marker_id(item) == number == decode_plain(item)
 
 
-@given(st.lists(plain | trees | st.sampled_from(Mood)))
-def test_a_run_of_messages_is_what_they_are_one_by_one(values: list[object]) -> None:
-    assert list(decode_run([encode_message(value) for value in values])) == values
-
-
-def test_what_stands_before_an_unreadable_message_is_delivered() -> None:
-    run = iter(decode_run([encode_message("first"), b"\x92\xa5Ghost\x80", encode_message("third")]))
-    assert next(run) == "first"
-    with pytest.raises(PeerFault, match="'Ghost'"):
-        next(run)
-
-
 @pytest.mark.parametrize(
     "item",
     [
@@ -105,8 +92,6 @@ def test_what_stands_before_an_unreadable_message_is_delivered() -> None:
 def test_an_item_that_is_no_pair_of_name_and_body_is_the_peers_fault(item: bytes) -> None:
     with pytest.raises(PeerFault):
         decode_message(item)
-    with pytest.raises(PeerFault):
-        list(decode_run([encode_message(1), item]))
 
 
 def test_a_class_that_is_registered_late_is_known_from_then_on() -> None:
@@ -119,7 +104,7 @@ def test_a_class_that_is_registered_late_is_known_from_then_on() -> None:
     class ArrivesLater:
         x: int
 
-    assert list(decode_run([late, encode_message(1)])) == [ArrivesLater(5), 1]
+    assert decode_message(late) == ArrivesLater(5)
 
 
 @given(st.binary(max_size=200))

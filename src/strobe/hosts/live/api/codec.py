@@ -19,7 +19,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NoReturn, Protocol, TypeVar, Union
 
@@ -30,8 +30,8 @@ from strobe.model.errors import Misuse, PeerFault
 from strobe.model.ids import SnapshotId
 
 __all__ = [
-    "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_run", "decode_state",
-    "encode_message", "encode_plain", "encode_state", "encoding", "is_marker", "is_stamped", "item_to_json",
+    "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
+    "encode_plain", "encode_state", "encoding", "is_marker", "is_stamped", "item_to_json",
     "marker_id", "marker_item", "message", "message_from_json", "number_of", "stamp_of", "stamped_item", "to_json",
     "unstamped",
 ]  # fmt: skip
@@ -120,14 +120,6 @@ def decode_message(item: bytes) -> Any:
         return _item(item).body
     except _Unreadable:
         return _decode_in_steps(item)
-
-
-def decode_run(items: Sequence[bytes]) -> Iterable[Any]:
-    """The messages, decoded together; if one of them cannot be read, one by one up to the PeerFault for that one."""
-    try:
-        return [entry.body for entry in map(_item, items)]
-    except _Unreadable:
-        return map(decode_message, items)
 
 
 def _decode_in_steps(item: bytes) -> Any:

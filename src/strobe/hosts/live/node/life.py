@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from strobe.hosts.live.api.codec import decode_run, encode_message, is_marker, item_to_json, marker_id, marker_item
+from strobe.hosts.live.api.codec import decode_message, encode_message, is_marker, item_to_json, marker_id, marker_item
 from strobe.hosts.live.api.process import Process, has_coroutines
 from strobe.hosts.live.journal.parts import PartWriter
 from strobe.hosts.live.node.ends import Input, Output
@@ -336,20 +336,20 @@ class Life:
 
     def _deliver(self, channel: ChannelId, batch: list[bytes]) -> Any:
         """Calls the handler with each message of the run; the last call's result is for who awaits it."""
-        end, handler, messages = self.inputs[channel], self.process.on_message, decode_run(batch)
+        end, handler, decode = self.inputs[channel], self.process.on_message, decode_message
         sender, result = end.sender, None
         self.channel = channel
         if self.journal is None:
             end.received += len(batch)
             self.step += len(batch)
-            for message in messages:
-                result = handler(sender, message)
+            for item in batch:
+                result = handler(sender, decode(item))
         else:
-            for message in messages:
+            for item in batch:
                 end.received += 1
                 self.step += 1
                 self.journal.write(Received(self.name, self.step, channel, end.received))
-                result = handler(sender, message)
+                result = handler(sender, decode(item))
         if not self._is_async:
             self.look()
         return result

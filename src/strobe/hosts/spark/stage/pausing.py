@@ -3,8 +3,8 @@
 `stage.asking` has Spark look at a source of its own ten times a second. A look costs two to three milliseconds of
 processor time (a directory is listed, Kafka is asked over the network), which an idle job pays all day. So the pause
 is a share of the time for which nothing has come, up to a second, and short again with the first batch: the first row
-after a quiet time waits a twentieth of that time at most, and never more than a second; a steady stream, however slow
-its rows come, never notices.
+after a quiet time waits a twentieth of that time at most, and never more than a second; a stream with rows every two
+seconds never notices.
 
 Spark reads its `pollingDelay` once, when a query starts, and has no way to change it. It keeps it in a field of the
 query's execution and reads that field before each pause; so the field is set. Where a Spark has no such field, the
