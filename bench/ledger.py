@@ -292,10 +292,10 @@ def main() -> None:
         other, spent = statistics.median(rates[side]), statistics.median(costs[side])
         print(f"{sides[0]} / {side}: {base / other:.2f}   (medians {base:,.0f} and {other:,.0f} transfers/s)")
         print(f"  processor time, likewise: {spent / cost:.2f}   (medians {cost:.1f} and {spent:.1f} s)")
-    for one, other, least in TARGETS:
-        if one in rates and other in rates:
-            found = statistics.median(rates[one]) / statistics.median(rates[other])
-            figure("ledger.py", f"{one} / {other}, transfers a second", found, at_least=least)
+    for one, against, least in TARGETS:
+        if one in rates and against in rates:
+            found = statistics.median(rates[one]) / statistics.median(rates[against])
+            figure("ledger.py", f"{one} / {against}, transfers a second", found, at_least=least)
 
 
 if __name__ == "__main__":

@@ -142,9 +142,10 @@ class _Entry(Protocol):
 def _first_item(item: bytes) -> _Entry:
     """The first message after a class was registered: from now on the union has that class, too."""
     global _item  # noqa: PLW0603
-    kinds: type[_Entry] = Union[tuple(_entry(name, cls) for name, cls in {**_classes, "": Any}.items())]  # noqa: UP007
-    _item = msgspec.msgpack.Decoder(kinds).decode
-    return _item(item)
+    kinds: Any = Union[tuple(_entry(name, cls) for name, cls in {**_classes, "": Any}.items())]  # noqa: UP007
+    decode: Callable[[bytes], _Entry] = msgspec.msgpack.Decoder(kinds).decode
+    _item = decode
+    return decode(item)
 
 
 def _entry(name: str, cls: Any) -> type:
