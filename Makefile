@@ -80,10 +80,14 @@ lint: setup ## ruff (rules and format) and mypy (strict)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy src tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py)))
 
-bench: setup ## run every benchmark in bench/ with quick settings; each file says how to run it in full
-	@set -e; for file in $(sort $(filter-out bench/_%,$(wildcard bench/*.py))); do \
-	  echo "── $$file"; $(PY) "$$file" --quick; \
-	done
+bench: setup ## run every benchmark in bench/ with quick settings, then one table; each file says how to run it in full
+	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; trap 'exit 1' INT TERM; export STROBE_BENCH_REPORT="$$report"; \
+	failed=; for file in $(sort $(filter-out bench/_%,$(wildcard bench/*.py))); do \
+	  echo "── $$file"; $(PY) "$$file" $(or $(ARGS),--quick) || failed="$$failed $$file"; \
+	done; \
+	echo; echo "Figures and targets$(if $(ARGS),, (quick settings: that it works, not how fast it is))"; \
+	$(PY) bench/_report.py "$$report"; \
+	if [ -n "$$failed" ]; then echo "These did not run to their end:$$failed" >&2; exit 1; fi
 
 lock: ## resolve pyproject.toml into the lock files again (with a throw-away uv)
 	@set -e; $(find_python); \

@@ -67,6 +67,15 @@ class Pump(Process):
 
 
 @dataclass
+class ListPump(Pump):
+    """The same, with its messages in lists."""
+
+    def on_timer(self, name: str) -> None:
+        self.send_all(self.peers[0], [Coin(1) for _ in range(self.burst)])
+        self.sent += self.burst
+
+
+@dataclass
 class Drain(Process):
     received: int = 0
 
@@ -92,8 +101,8 @@ def bank(nodes: int, cls: type[Process] = Branch, protocol: str = "chandy-lampor
     return Topology("bank", tuple(NodeSpec(NodeId(n), cls, params=params) for n in names), complete(names), protocol)
 
 
-def pair() -> Topology:
-    return Topology("pair", (NodeSpec(NodeId("a"), Pump), NodeSpec(NodeId("b"), Drain)), joined(("a", "b")))
+def pair(pump: type[Process] = Pump) -> Topology:
+    return Topology("pair", (NodeSpec(NodeId("a"), pump), NodeSpec(NodeId("b"), Drain)), joined(("a", "b")))
 
 
 @asynccontextmanager

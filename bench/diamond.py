@@ -29,6 +29,7 @@ import duckdb
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench._chain import Metered
+from bench._report import figure
 from bench.ledger import ROCKSDB
 from strobe.hosts.spark.job.demo import DDL, compare, demo_pipeline, write_transfers
 
@@ -179,6 +180,7 @@ def main() -> None:
             more = ", ".join(f"{k} {v:.1f}" for k, v in result.items())
             print(f"round {round_ + 1}  {side:<12} {rates[side][-1]:>10,.0f} transfers/s   ({more})", flush=True)
     (ours, plain), (cost, spent) = ([statistics.median(of[s]) for s in SIDES] for of in (rates, costs))
+    figure("diamond.py", "a diamond of five stages, against queries chained by hand", ours / plain, at_least=1.2)
     print(f"\nstrobe / plain-tuned: {ours / plain:.2f}   (medians {ours:,.0f} and {plain:,.0f} transfers/s)")
     print(f"  processor time, likewise: {spent / cost:.2f}   (medians {cost:.1f} and {spent:.1f} s)")
 

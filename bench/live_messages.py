@@ -1,45 +1,96 @@
 """Messages a second between two live processes: with snapshots against none, and against a bare asyncio stream.
 
-    python bench/live_messages.py                seven rounds of three sides, alternately, 4 s each
+    python bench/live_messages.py                seven rounds of four sides, alternately, 4 s each
     python bench/live_messages.py --quick        one round of 1 s
 
 The bare side has the same codec and the same frames in the same batches, and nothing else: no numbers that are
 acknowledged, no resumption, no snapshots. Ratios are taken within a round; the median over rounds is the figure.
+
+Beside the rates stands the processor time that sender and receiver need for a message: it says the same on a machine
+that is busy with other things, where rates say nothing. The slower of the two decides how fast the channel is.
+Strobe's sender hands its messages over one by one (`send`), or in lists (`send_all`) of as many as the bare one has in
+a frame.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import msgspec
 
-from bench._live import Coin, Drain, Pump, pair, running
+from bench._live import Coin, Drain, ListPump, Pump, pair, running
+from bench._report import figure
 from strobe.hosts.live.api.codec import decode_message, encode_message
+from strobe.hosts.live.api.process import Process
+from strobe.hosts.live.system.system import System
 from strobe.hosts.live.wire.framing import MAX_FRAME, FrameKind, FrameReader, frame
+from strobe.model.ids import NodeId
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[bytes]]).decode
 
 
-async def strobe_side(seconds: float, interval: int | None) -> float:
-    async with running(pair(), interval=interval) as system:
+@dataclass(frozen=True)
+class Measured:
+    """Messages a second, and microseconds of processor time that a message takes at each end."""
+
+    rate: float
+    sender: float
+    receiver: float
+
+    @property
+    def slower(self) -> float:
+        return max(self.sender, self.receiver)
+
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f}/s (sender {self.sender:.2f} µs, receiver {self.receiver:.2f} µs)"
+
+
+@dataclass(frozen=True)
+class Reading:
+    messages: int
+    time: float
+    sender: float
+    receiver: float
+
+    def until(self, later: Reading) -> Measured:
+        messages = max(1, later.messages - self.messages)
+        return Measured(
+            messages / (later.time - self.time),
+            (later.sender - self.sender) / messages * 1e6,
+            (later.receiver - self.receiver) / messages * 1e6,
+        )
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def strobe_side(seconds: float, interval: int | None, pump: type[Process] = Pump) -> Measured:
+    async with running(pair(pump), interval=interval) as system:
         await asyncio.sleep(seconds / 4)
-        first, begun = await received(system), time.perf_counter()
+        first = await reading(system)
         await asyncio.sleep(seconds)
-        return (await received(system) - first) / (time.perf_counter() - begun)
+        return first.until(await reading(system))
 
 
-async def received(system: object) -> int:
-    figures = (await system.status()).nodes["b"]  # type: ignore[attr-defined]
-    return int(sum(figures.received.values()))
+async def reading(system: System) -> Reading:
+    while NodeId("b") not in (status := await system.status()).nodes:
+        await asyncio.sleep(0.05)
+    sender, receiver = (processor_seconds(status.processes[NodeId(name)]) for name in ("a", "b"))
+    return Reading(sum(status.nodes[NodeId("b")].received.values()), time.perf_counter(), sender, receiver)
 
 
 async def bare_sender(port: int) -> None:
@@ -52,10 +103,9 @@ async def bare_sender(port: int) -> None:
         await writer.drain()
 
 
-async def bare_receiver(port: int, seconds: float) -> float:
-    """In the second process; prints the rate."""
+async def bare_receiver() -> None:
+    """In the second process; says where it listens, then how many messages it has, for each line that it is sent."""
     drain, reader = Drain(), FrameReader(MAX_FRAME)
-    outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     class Receiving(asyncio.Protocol):
         def data_received(self, data: bytes) -> None:
@@ -63,26 +113,44 @@ async def bare_receiver(port: int, seconds: float) -> float:
                 for item in _decode(body)[1]:
                     drain.on_message("a", decode_message(item))
 
-    server = await asyncio.get_running_loop().create_server(Receiving, "127.0.0.1", port)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Receiving, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.sleep(seconds / 4 + 0.5)
-    first, begun = drain.received, time.perf_counter()
-    await asyncio.sleep(seconds)
-    outcome.set_result((drain.received - first) / (time.perf_counter() - begun))
-    return await outcome
+    asked = asyncio.Event()
+    loop.add_reader(sys.stdin, asked.set)
+    while True:
+        await asked.wait()
+        asked.clear()
+        if not sys.stdin.readline():
+            return
+        print(drain.received, flush=True)
 
 
-def bare_side(seconds: float) -> float:
+def bare_side(seconds: float) -> Measured:
     me = [sys.executable, __file__]
-    receiver = subprocess.Popen([*me, "--receive", str(seconds)], stdout=subprocess.PIPE, text=True)
+    receiver = subprocess.Popen([*me, "--receive"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    assert receiver.stdin is not None
     assert receiver.stdout is not None
-    sender = subprocess.Popen([*me, "--send", receiver.stdout.readline().strip()], stderr=subprocess.DEVNULL)
+    ask, answers = receiver.stdin, receiver.stdout
+    sender = subprocess.Popen([*me, "--send", answers.readline().strip()], stderr=subprocess.DEVNULL)
+
+    def read() -> Reading:
+        ask.write("?\n")
+        messages = int(answers.readline())
+        used = (processor_seconds(process.pid) for process in (sender, receiver))
+        return Reading(messages, time.perf_counter(), *used)
+
     try:
-        return float(receiver.stdout.readline())
+        while not read().messages:
+            time.sleep(0.05)  # until the sender has begun
+        time.sleep(seconds / 4)
+        first = read()
+        time.sleep(seconds)
+        return first.until(read())
     finally:
-        sender.kill()
-        sender.wait()
-        receiver.wait()
+        for process in (sender, receiver):
+            process.kill()
+            process.wait()
 
 
 def main() -> int:
@@ -91,32 +159,43 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--send", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--receive", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.send:
         asyncio.run(bare_sender(arguments.send))
     if arguments.receive:
-        print(asyncio.run(bare_receiver(0, arguments.receive)), flush=True)
+        asyncio.run(bare_receiver())
         return 0
     if arguments.quick:
         arguments.rounds, arguments.seconds = 1, 1.0
-    none: list[float] = []
-    every: list[float] = []
-    bare: list[float] = []
+    sides: dict[str, Callable[[], Measured]] = {
+        "one by one": lambda: asyncio.run(strobe_side(arguments.seconds, None)),
+        "in lists": lambda: asyncio.run(strobe_side(arguments.seconds, None, ListPump)),
+        "with snapshots": lambda: asyncio.run(strobe_side(arguments.seconds, 1000, ListPump)),
+        "bare": lambda: bare_side(arguments.seconds),
+    }
+    found: dict[str, list[Measured]] = {name: [] for name in sides}
     for number in range(arguments.rounds):
-        for side in ("none", "every", "bare", "none", "every", "bare")[number % 3 :][:3]:
-            if side == "none":
-                none.append(asyncio.run(strobe_side(arguments.seconds, None)))
-            elif side == "every":
-                every.append(asyncio.run(strobe_side(arguments.seconds, 1000)))
-            else:
-                bare.append(bare_side(arguments.seconds))
-        print(f"round {number + 1}: none {none[-1]:,.0f}/s  every second {every[-1]:,.0f}/s  bare {bare[-1]:,.0f}/s")
-    snapshots = statistics.median(a / b for a, b in zip(every, none, strict=True))
-    against = statistics.median(a / b for a, b in zip(none, bare, strict=True))
-    print(f"messages a second: {statistics.median(none):,.0f} (at least 100,000 wanted)")
-    print(f"with a snapshot every second against none: {snapshots:.3f}× (at least 0.97 wanted)")
-    print(f"against a bare stream with the same frames: {against:.2f}× (at least 0.7 wanted)")
+        turn = number % len(sides)
+        for name in [*sides][turn:] + [*sides][:turn]:
+            found[name].append(sides[name]())
+            print(f"round {number + 1}, {name}: {found[name][-1]}", flush=True)
+
+    def ratio(of: str, to: str) -> tuple[float, float]:
+        pairs = list(zip(found[of], found[to], strict=True))
+        by_time = statistics.median(b.slower / a.slower for a, b in pairs)
+        return statistics.median(a.rate / b.rate for a, b in pairs), by_time
+
+    rate = statistics.median(one.rate for one in found["in lists"])
+    print(f"messages a second: {rate:,.0f} (at least 100,000 wanted)")
+    for what, of, to, wanted in (
+        ("with a snapshot every second against none", "with snapshots", "in lists", 0.97),
+        ("sent in lists, against a bare stream with the same frames", "in lists", "bare", 0.9),
+        ("sent one by one, against the same", "one by one", "bare", 0.7),
+    ):
+        by_rate, by_time = ratio(of, to)
+        print(f"{what}: {by_rate:.2f}× (at least {wanted} wanted), by processor time of the slower end {by_time:.2f}×")
+        figure("live_messages.py", what, by_rate, at_least=wanted, unit=" ×")
     return 0
 
 

@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench._keys import Counting
+from bench._report import figure
 from strobe.hosts.spark.checkpoint.layout import lay_out_stage
 from strobe.hosts.spark.jvm.session import spark_session
 from strobe.model.ids import NodeId
@@ -145,6 +146,11 @@ def main() -> None:
         ("peak of memory", f"{max(cold.peak, one.peak, two.peak) / 1024:,.0f} MB", "at most 2,048 MB (5 M keys)"),
     ):
         print(f"  {what:<52} {found:>9}  {target}")
+    figure("sql.py", "cold, against Spark's reader in a warm session", warm / cold.answered, at_least=3, unit=" ×")
+    figure("sql.py", "cold, against one that must start", (warm + start) / cold.answered, at_least=10, unit=" ×")
+    figure("sql.py", "the next snapshot after 1%, of the first question", two.alone / one.alone, at_most=0.1)
+    peak = max(cold.peak, one.peak, two.peak) / 1024
+    figure("sql.py", "peak of memory", peak, at_most=2048, unit=" MB")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench._report import figure
 from tests.web.homes import a_manifest, a_status, put_history, put_manifest, running, wide
 
 if TYPE_CHECKING:
@@ -271,8 +272,11 @@ def main() -> None:
     if not options.quick:
         figures += ratio(options.rounds, options.seconds)
     print(f"  {'figure':<58} {'found':>12}  {'target':>9} {'ratio':>7}")
-    for figure in figures:
-        print(figure.line())
+    for one in figures:
+        print(one.line())
+        if one.found is not None:
+            least, most = (one.target, None) if one.least else (None, one.target)
+            figure("ui.py", one.what, one.found, at_least=least, at_most=most, unit=one.unit)
 
 
 if __name__ == "__main__":

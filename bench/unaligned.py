@@ -20,6 +20,7 @@ import argparse
 import math
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -29,7 +30,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import strobe
+from bench._report import figure
 from strobe.hosts.spark.job.job import start_job
 from strobe.model.ids import NodeId
 from strobe.protocol.coordinator.messages import CoordinatorSettings
@@ -46,9 +50,17 @@ class Measured:
     rows: int = 0  # in flight at the first cut
 
     def words(self) -> str:
-        batch = statistics.median(self.batches)
-        middle, worst = (percentile(self.took, share) / batch for share in (0.5, 0.99))
+        batch, (middle, worst) = statistics.median(self.batches), self.in_batches()
         return f"p50 {middle:5.1f}, p99 {worst:5.1f} batch times of {batch:.1f} s, {len(self.took)} checkpoints"
+
+    def in_batches(self) -> tuple[float, float]:
+        """p50 and p99, in batch times."""
+        batch = statistics.median(self.batches)
+        return percentile(self.took, 0.5) / batch, percentile(self.took, 0.99) / batch
+
+    def report(self, what: str) -> None:
+        for name, found, target in zip(("p50", "p99"), self.in_batches(), (1, 2), strict=True):
+            figure("unaligned.py", f"{what}, by default, {name} of checkpoints, in batch times", found, at_most=target)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -62,7 +74,7 @@ def measure(config: strobe.CheckpointConfig, backlog: int, seconds: float, root:
     data.mkdir(parents=True)
     for number in range(backlog):
         pq.write_table(pa.table({"id": range(number * ROWS, (number + 1) * ROWS)}), data / f"{number}.parquet")
-    pipeline = strobe.Pipeline("backlog", checkpoint=config)
+    pipeline = strobe.Pipeline("backlog", checkpoint=config, chain=False)
     batches: list[float] = []
 
     def slow(batch: Any, batch_id: int) -> None:
@@ -166,10 +178,14 @@ def main() -> None:
         limit = None if way == "by default" else ROWS
         found = measure(WAYS[way], args.backlog, args.batch_seconds, args.dir, limit)
         print(f"backlog, {way:<22} {found.words()}; {found.rows:,} rows in flight at the first", flush=True)
+        if way == "by default":
+            found.report("a backlog")
     for depth in map(int, filter(None, args.depths.split(","))):
         for way, config in WAYS.items():
             found = measure_chain(config, depth, args.batch_seconds, args.checkpoints, args.dir)
             print(f"{depth} stages, {way:<22} {found.words()}", flush=True)
+            if way == "by default":
+                found.report(f"{depth} stages")
 
 
 if __name__ == "__main__":

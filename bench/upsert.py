@@ -31,7 +31,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import strobe
+from bench._report import figure
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.connectors.delta import writing
 from strobe.hosts.spark.jvm.session import spark_session
@@ -118,6 +121,8 @@ def measure(spark: SparkSession, root: Path, number: int, rounds: int) -> None:
         own, own_cpu = (statistics.median(t[i] for t in found[case]) for i in (0, 1))
         ratios = f"ratio {clock / own:.2f}, of processor time {cpu / own_cpu:.2f}"
         print(f"  {case:14} {own:7.2f} s {own_cpu:7.2f} s   {ratios}")
+        what = f"upsert of {number:,} rows, {case}, against plain Spark writing them twice"
+        figure("upsert.py", what, clock / own, at_least=0.8)
     print(f"  peak: Python {before} MB before, {peak('self')} MB after; JVM {peak(jvm)} MB")
 
 

@@ -53,6 +53,30 @@ def test_the_list_of_jobs_imports_nothing_of_how_they_run(tmp_path: Path) -> Non
     assert [name for name in imported if name not in home and not name.startswith("strobe.hosts.spark.home.")] == []
 
 
+SLOW = {  # to import, by themselves or by what they bring along
+    "rich", "asyncio", "ssl", "socket", "urllib.request", "http.client", "email", "subprocess", "multiprocessing",
+    "concurrent.futures",
+    "pyspark", "py4j", "deltalake", "pyarrow", "pandas", "numpy", "duckdb", "boto3", "obstore", "cryptography",
+    "strobe.store.s3", "strobe.store.snapshots", "strobe.store.manifest", "strobe.hosts.spark.home.job_home",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [(["--help"], set()), (["list"], {"concurrent.futures"}), (["list", "--json"], {"concurrent.futures"})],
+    ids=["help", "list", "list as JSON"],
+)
+def test_what_people_type_all_day_imports_nothing_slow(words: list[str], allowed: set[str], tmp_path: Path) -> None:
+    (tmp_path / "jobs" / "ledger" / "snapshots").mkdir(parents=True)
+    words = words if words == ["--help"] else [*words, "--home", str(tmp_path)]
+    script = f"import sys; from strobe.cli.main import main\ntry: main({words!r})\nexcept SystemExit: pass\n"
+    script += "print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "strobe.cli.main" in imported
+    assert not imported & (SLOW - allowed)
+
+
 def test_the_version_is_the_packages(strobe: Strobe) -> None:
     assert strobe("--version").out == f"strobe {__version__}\n"
 
@@ -129,10 +153,13 @@ def test_an_interrupted_process_says_so_without_a_traceback(tmp_path: Path) -> N
         assert process.stderr.read().strip() == "interrupted"
 
 
-def test_a_reader_that_goes_away_is_no_failure_to_report() -> None:
+@pytest.mark.parametrize("words", [[], ["--json"]], ids=["words", "JSON"])
+def test_a_reader_that_goes_away_is_no_failure_to_report(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([*STROBE, "sim", "list"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [*STROBE, "sim", "list", *words], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(write)
     assert done.stderr == ""
     assert done.returncode == 141

@@ -81,6 +81,32 @@ def test_a_marker_is_an_item_of_its_own_kind(number: int) -> None:
     assert marker_id(item) == number == decode_plain(item)
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"", b"\x92", b"\x92\xa0", b"\x92\xa0\x01\x02", b"\x93\xa0\x01\x02", b"\x91\xa0", b"\x81\xa0\x01",
+        marker_item(SnapshotId(7)),
+    ],
+    ids=bytes.hex,
+)  # fmt: skip
+def test_an_item_that_is_no_pair_of_name_and_body_is_the_peers_fault(item: bytes) -> None:
+    with pytest.raises(PeerFault):
+        decode_message(item)
+
+
+def test_a_class_that_is_registered_late_is_known_from_then_on() -> None:
+    late = b"\x92\xacArrivesLater\x81\xa1x\x05"
+    with pytest.raises(PeerFault, match="'ArrivesLater'"):
+        decode_message(late)
+
+    @message
+    @dataclass
+    class ArrivesLater:
+        x: int
+
+    assert decode_message(late) == ArrivesLater(5)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_the_peers_fault(data: bytes) -> None:
     try:

@@ -11,7 +11,7 @@ from strobe.model.ids import SnapshotId
 from strobe.store.layout import JobLayout
 from strobe.store.locate import locate
 from strobe.store.places import checkpoints_of, place_of, settle
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
 from strobe.store.snapshots import SnapshotStore
 from tests.store.snapshot_samples import JOB, take
 

@@ -167,7 +167,7 @@ def _show(session: Session, done: Replayed, most: int) -> None:
 
 
 def _job_in(home: Path) -> str:
-    from strobe.store.locate import jobs_in
+    from strobe.store.jobs import jobs_in
 
     return jobs_in(home)[0]
 

@@ -18,9 +18,9 @@ from strobe.predicates.computation import Positions
 from strobe.predicates.decide import in_cuts
 from strobe.predicates.replay import Run
 from strobe.predicates.walk import Walk, walk_through
+from strobe.store.jobs import jobs_in
 from strobe.store.layout import MANIFEST
-from strobe.store.locate import jobs_in
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
 
 __all__ = ["debug_command"]
 

@@ -25,10 +25,10 @@ from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
+from strobe.store.jobs import jobs_in
 from strobe.store.layout import JobLayout
-from strobe.store.locate import jobs_in
 from strobe.store.places import checkpoints_of
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = [

@@ -19,7 +19,7 @@ from strobe.hosts.live.snapshot.snapshots import Loaded, check_fits
 from strobe.hosts.live.system.commands import ask, live_runtime, running_systems
 from strobe.model.errors import Misuse, StrobeError
 from strobe.predicates.stable import Finding
-from strobe.store.locate import jobs_in
+from strobe.store.jobs import jobs_in
 from strobe.store.manifest import Manifest
 from strobe.store.runtime import UNKNOWN
 

@@ -13,8 +13,8 @@ from strobe.cli.output import Command, Session, Whole, common_options, printable
 from strobe.model.errors import Failed, Misuse
 from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
+from strobe.store.jobs import jobs_in
 from strobe.store.layout import JobLayout
-from strobe.store.locate import jobs_in
 
 __all__ = ["logs_command"]
 

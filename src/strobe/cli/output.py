@@ -14,20 +14,21 @@ import functools
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.text import Text
 
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.paths import HIDDEN
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "ARGUMENTS", "Command", "Session", "Whole", "check_writable", "common_options",
@@ -35,9 +36,8 @@ __all__ = [
 ]  # fmt: skip
 
 _HIDDEN: Final = re.compile(rf"(?![\t\n])[{HIDDEN}]")
+_STYLED: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"})  # ask for what a terminal gets
 ARGUMENTS: Final = "strobe.arguments"  # where a command's context keeps what was typed after its name
-
-_UNBOUNDED: Final = 10_000
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -64,11 +64,13 @@ class Session:
     @property
     def console(self) -> Console:
         """Words for people: colour on a terminal, never wrapped, nothing guessed from the text."""
-        return _console(stderr=False)
+        from strobe.cli.console import console
+
+        return console(stderr=False)
 
     def say(self, *parts: str | tuple[str, str]) -> None:
         """One line, in pieces that are text or (text, style)."""
-        self.console.print(Text.assemble(*parts), soft_wrap=True)
+        _print_line(parts, stderr=False)
 
     def answer(self, value: Json) -> None:
         _print_json(value)
@@ -79,28 +81,31 @@ def printable(text: str) -> str:
     return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def _print_line(parts: Iterable[str | tuple[str, str]], *, stderr: bool) -> None:
+    """Styles are for terminals: elsewhere nothing needs to be known of them, and a line is a text."""
+    if (sys.stderr if stderr else sys.stdout).isatty() or _STYLED & os.environ.keys():
+        from rich.text import Text
+
+        from strobe.cli.console import console
+
+        console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True)
+    else:
+        text = "".join(part if isinstance(part, str) else part[0] for part in parts)
+        _echo(printable(text), stderr=stderr)
+
+
+def _echo(text: str, *, stderr: bool = False) -> None:
+    try:
+        click.echo(text, err=stderr)
+    except BrokenPipeError:
+        # `main` deals with a reader that has gone. By its number click would know the error, and end with a 1.
+        raise BrokenPipeError from None
+
+
 def _print_json(value: Json) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2)
     # Only texts can hold these, and in a text this is how JSON spells them.
-    click.echo(_HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
-
-
-class _Console(Console):
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            shown = segment.text if segment.control else printable(segment.text)
-            yield segment if shown == segment.text else Segment(shown, segment.style)
-
-    def on_broken_pipe(self) -> None:
-        """`main` deals with a reader that has gone, wherever it shows."""
-        raise BrokenPipeError
-
-
-def _console(*, stderr: bool) -> Console:
-    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _UNBOUNDED  # a file or a pipe has no margin: no table is cut short or wrapped
-    return console
+    _echo(_HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def common_options(function: Function) -> Function:
@@ -161,12 +166,11 @@ def print_error(error: StrobeError, exit_code: int, *, as_json: bool) -> None:
         parts = {"what": error.what, "untouched": error.untouched, "next": error.next, "exit_code": exit_code}
         _print_json({"error": parts})
         return
-    console = _console(stderr=True)
-    console.print(Text.assemble(("error: ", "bold red"), error.what), soft_wrap=True)
+    _print_line([("error: ", "bold red"), error.what], stderr=True)
     if error.untouched:
-        console.print(Text.assemble("       ", error.untouched), soft_wrap=True)
+        _print_line(["       ", error.untouched], stderr=True)
     if error.next:
-        console.print(Text.assemble(("next:  ", "bold"), error.next), soft_wrap=True)
+        _print_line([("next:  ", "bold"), error.next], stderr=True)
 
 
 def check_writable(path: str | None, option: str) -> None:

@@ -21,7 +21,8 @@ from strobe.hosts.spark.connectors.origin import position_number
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.store.holding import is_held
-from strobe.store.locate import jobs_in, locate
+from strobe.store.jobs import jobs_in
+from strobe.store.locate import locate
 from strobe.store.manifest import Manifest
 from strobe.store.places import checkpoints_of
 from strobe.store.releases import holds_back, released_up_to

@@ -28,7 +28,7 @@ from strobe.store.layout import BUCKET_SAVEPOINT_MARKER, SAVEPOINT_MARKER, Savep
 from strobe.store.locate import Located, in_job, job_at, locate
 from strobe.store.places import open_objects
 from strobe.store.points import OnPoint, no_point
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
 from strobe.store.snapshots import SnapshotStore
 from strobe.store.tree import Tree
 

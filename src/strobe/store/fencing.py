@@ -29,16 +29,17 @@ import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from strobe.model.errors import Fenced, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
-from strobe.store.check import read_manifest
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.points import OnPoint, no_point
-from strobe.store.s3 import S3Store
+
+if TYPE_CHECKING:
+    from strobe.store.s3 import S3Store
 
 __all__ = ["current_layout", "take_over"]
 
@@ -49,9 +50,15 @@ _GONE: Final = ".gone"
 
 def current_layout(objects: ObjectStore, job: str) -> JobLayout:
     """Where the job's checkpoints are in this store now."""
-    if not isinstance(objects, S3Store):
+    if isinstance(objects, FilesystemStore) or not _is_bucket(objects):
         return JobLayout(job)
     return JobLayout(job, max(_epochs(objects, job), default=0))
+
+
+def _is_bucket(objects: ObjectStore) -> TypeGuard[S3Store]:
+    from strobe.store.s3 import S3Store  # who has no bucket need not wait for what speaks to one
+
+    return isinstance(objects, S3Store)
 
 
 def take_over(
@@ -64,7 +71,7 @@ def take_over(
     if isinstance(objects, FilesystemStore):
         own = _own_directory(objects.root, JobLayout(job), incarnation)
         return FilesystemStore(objects.root, on_point=on_point, own=own), JobLayout(job)
-    if isinstance(objects, S3Store):
+    if _is_bucket(objects):
         return objects, _enter_epoch(objects, job, generation)
     return objects, JobLayout(job)
 
@@ -121,6 +128,8 @@ def _enter_epoch(objects: S3Store, job: str, generation: int) -> JobLayout:
 
 def _copy(objects: S3Store, old: JobLayout, new: JobLayout) -> None:
     """Every complete snapshot: blobs first, then manifests, as always. One that goes meanwhile need not come along."""
+    from strobe.store.check import read_manifest
+
     found = (old.snapshot_of(key) for key in objects.list(old.manifests))
     manifests: dict[SnapshotId, bytes] = {}
     wanted: dict[SnapshotId, set[str]] = {}

@@ -20,11 +20,15 @@ from typing import Final
 from strobe.model.errors import Failed
 from strobe.store.layout import JobLayout
 
-__all__ = ["LEASE", "is_held", "machine_of", "this_machine"]
+__all__ = ["LEASE", "host_name", "is_held", "machine_of", "this_machine"]
 
 LEASE: Final = float(os.environ.get("STROBE_LEASE", "30"))  # seconds without a sign of life
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one for each kernel that runs, containers included
 _LONGEST: Final = 200
+
+
+def host_name() -> str:
+    return platform.node()
 
 
 @functools.cache

@@ -19,10 +19,11 @@ from strobe.store.check import read_manifest
 from strobe.store.codec import root_of
 from strobe.store.fencing import current_layout
 from strobe.store.filesystem import FilesystemStore
+from strobe.store.jobs import is_job_name, jobs_in
 from strobe.store.layout import JOBS, MANIFEST, JobLayout, SavepointLayout, SnapshotLayout, parse_snapshot_name
 from strobe.store.manifest import Manifest
 from strobe.store.places import checkpoints_of, open_objects, place_of
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
 from strobe.store.signing import check_signature
 from strobe.store.snapshots import SnapshotStore
 
@@ -41,12 +42,6 @@ class Located:
 
     def load(self) -> Manifest:
         return self.store.load(self.snapshot)
-
-
-def jobs_in(home: Path) -> tuple[str, ...]:
-    """The jobs that have ever run in this home."""
-    root = home / JOBS
-    return tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and _legal(p.name))) if root.is_dir() else ()
 
 
 def locate(name: str, home: Path, root: str | None = None, signed_by: str | None = None) -> Located:
@@ -121,7 +116,7 @@ def job_at(name: str, home: Path) -> tuple[SnapshotStore, SnapshotId, Path | Non
     parts = rest.split("/")
     snapshot = parse_snapshot_name(parts[-1])
     epoch = len(parts) == 4 and parts[1].startswith("epoch-")  # whichever was current when the name was noted
-    if len(parts) != 3 + epoch or parts[-2] != "snapshots" or snapshot is None or not _legal(parts[0]):
+    if len(parts) != 3 + epoch or parts[-2] != "snapshots" or snapshot is None or not is_job_name(parts[0]):
         return None
     return _checkpoints(above, parts[0]), snapshot, _home_of(parts[0], above, home)
 
@@ -140,7 +135,7 @@ def _home_of(job: str, place: str, home: Path) -> Path | None:
 
 def _in_bucket(url: str, home: Path) -> Located:
     above, _, job = url.rpartition(f"/{JOBS}/")
-    if above.count("/") >= 2 and _legal(job):
+    if above.count("/") >= 2 and is_job_name(job):
         return _of_job(_checkpoints(above, job), "", _home_of(job, above, home))
     found = job_at(url, home)
     if found is not None:
@@ -155,15 +150,6 @@ def _in_bucket(url: str, home: Path) -> Located:
             next="Name the snapshot's place, or that of its job: s3://bucket/prefix/jobs/JOB.",
         ) from None
     return Located(SnapshotStore(objects, SavepointLayout("", manifest.snapshot), manifest.job), manifest.snapshot, url)
-
-
-def _legal(name: str) -> bool:
-    """Whether a directory can be a job's: people keep other things beside."""
-    try:
-        check_uid(name)
-    except Misuse:
-        return False
-    return True
 
 
 def _at(path: Path, given: Path) -> Located:

@@ -13,19 +13,22 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strobe.model.errors import Damaged, Misuse
+from strobe.model.ids import SnapshotId
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
 from strobe.store.fencing import current_layout
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.points import OnPoint, no_point
 from strobe.store.private import make_private
-from strobe.store.s3 import S3Store, is_s3
-from strobe.store.snapshots import SnapshotStore
+from strobe.store.scheme import is_s3
 
-__all__ = ["checkpoints_of", "note_place", "open_objects", "place_of", "settle"]
+if TYPE_CHECKING:
+    from strobe.store.snapshots import SnapshotStore
+
+__all__ = ["checkpoint_ids", "checkpoints_of", "note_place", "open_objects", "place_of", "settle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class _Note:
 def open_objects(place: str | Path, *, on_point: OnPoint = no_point) -> ObjectStore:
     """The store at an address: `s3://bucket/prefix`, or a directory. A bucket must be there."""
     if isinstance(place, str) and is_s3(place):
+        from strobe.store.s3 import S3Store
+
         store = S3Store(place)
         store.check()
         return store
@@ -63,8 +68,18 @@ def place_of(home: Path, job: str) -> str:
 
 def checkpoints_of(home: Path, job: str) -> SnapshotStore:
     """A job's checkpoints, for reading."""
+    from strobe.store.snapshots import SnapshotStore
+
     objects = open_objects(place_of(home, job))
     return SnapshotStore(objects, current_layout(objects, job), job)
+
+
+def checkpoint_ids(home: Path, job: str) -> tuple[SnapshotId, ...]:
+    """Which checkpoints a job has, oldest first, for who wants to know no more of them."""
+    objects = open_objects(place_of(home, job))
+    layout = current_layout(objects, job)
+    found = (layout.snapshot_of(key) for key in objects.list(layout.manifests))
+    return tuple(sorted(snapshot for snapshot in found if snapshot is not None))
 
 
 def settle(
@@ -97,10 +112,13 @@ def settle(
     if note.store != place:
         note_down(note)  # the name first: a place that is taken must be ours again after a crash
     objects = open_objects(place, on_point=on_point)
-    if isinstance(objects, S3Store):
-        objects.check(writable=True)
-    elif isinstance(objects, FilesystemStore):
+    if isinstance(objects, FilesystemStore):
         make_private(objects.root / layout.root)
+    else:
+        from strobe.store.s3 import S3Store
+
+        if isinstance(objects, S3Store):
+            objects.check(writable=True)
     _take(objects, layout, note.owner)
     settled = _Note(place, note.owner, str(home.absolute()))
     if note != settled:

@@ -34,10 +34,10 @@ from strobe.model.errors import Failed, Misuse
 from strobe.store.base import CHUNK, Absent, AlreadyThere, Data, check_key
 from strobe.store.layout import MANIFEST
 from strobe.store.s3_batch import PART, S3Batch, read_data
+from strobe.store.scheme import SCHEME
 
-__all__ = ["CHECKS", "S3Store", "is_s3"]
+__all__ = ["CHECKS", "S3Store"]
 
-SCHEME: Final = "s3://"
 CHECKS: Final = "strobe-check/"  # below it, for a moment, what tells whether the store can be used
 _THREADS: Final = 8  # that send
 _ASKING: Final = 16  # that ask for sizes
@@ -49,10 +49,6 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
 _CAUSE = re.compile(r'message: "([^"]{1,120})"')
 _CREDENTIALS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"})
-
-
-def is_s3(name: str) -> bool:
-    return name.startswith(SCHEME)
 
 
 class S3Store:

@@ -16,7 +16,8 @@ from typing import Final
 from strobe.model.errors import Misuse, StrobeError
 from strobe.store.layout import JOBS
 from strobe.store.places import note_place, open_objects
-from strobe.store.s3 import S3Store, is_s3
+from strobe.store.s3 import S3Store
+from strobe.store.scheme import is_s3
 
 __all__ = ["HomePlace"]
 

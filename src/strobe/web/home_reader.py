@@ -14,8 +14,8 @@ from strobe.hosts.spark.home.listing import summarise
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.redaction import redact
 from strobe.model.suggest import did_you_mean
+from strobe.store.jobs import jobs_in
 from strobe.store.layout import JobLayout
-from strobe.store.locate import jobs_in
 from strobe.store.manifest import Manifest
 from strobe.store.runtime import UNKNOWN, Runtime, read_runtime
 from strobe.web.drawing import Link, draw

@@ -9,6 +9,9 @@ byte, and a reader who does not have the classes can still read it.
 
 Nothing that arrives can name code to run: a name only picks a class that this process itself has registered, and the
 body is checked against that class's annotations. What does not fit is an error that names the field.
+
+A message is decoded by one call: all registered classes are one tagged union, in which the name picks the class. What
+that call refuses is decoded again in two steps, which find the words for the error.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar, Union
 
 import msgspec
 
@@ -28,9 +31,9 @@ from strobe.model.ids import SnapshotId
 
 __all__ = [
     "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
-    "encode_plain", "encode_state", "is_marker", "is_stamped", "item_to_json", "marker_id", "marker_item", "message",
-    "message_from_json",
-    "number_of", "stamp_of", "stamped_item", "to_json", "unstamped",
+    "encode_plain", "encode_state", "encoding", "is_marker", "is_stamped", "item_to_json",
+    "marker_id", "marker_item", "message", "message_from_json", "number_of", "stamp_of", "stamped_item", "to_json",
+    "unstamped",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=type)
@@ -46,6 +49,7 @@ _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple
 _heads: dict[type, bytes] = {}
 _decoders: dict[bytes, Callable[[memoryview], Any]] = {}
 _classes: dict[str, type] = {}
+_Unreadable: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def message(cls: C) -> C:
@@ -77,6 +81,8 @@ def message(cls: C) -> C:
     _classes[name] = cls
     _heads[cls] = head
     _decoders[head] = decoder.decode
+    global _item  # noqa: PLW0603
+    _item = _first_item
     return cls
 
 
@@ -103,8 +109,20 @@ def encode_message(value: Any) -> bytes:
         _refuse(value, f"message {type(value).__name__}", error)
 
 
+def encoding() -> tuple[Mapping[type, bytes], Callable[[Any], bytes]]:
+    """What `encode_message` adds: the head for each class, and the encoder of what follows. For senders in a hurry."""
+    return _heads, _encode
+
+
 def decode_message(item: bytes) -> Any:
     """The message, or PeerFault that names the class and the field."""
+    try:
+        return _item(item).body
+    except _Unreadable:
+        return _decode_in_steps(item)
+
+
+def _decode_in_steps(item: bytes) -> Any:
     try:
         size = 2 + (item[1] & 0x1F)
         decode = _decoders[item[:size]]
@@ -112,9 +130,32 @@ def decode_message(item: bytes) -> Any:
         raise _unknown(item) from None
     try:
         return decode(memoryview(item)[size:])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _Unreadable as error:
         name = item[2:size].decode(errors="replace") or "plain value"
         raise PeerFault(f"A message {name} does not fit its class: {error}.") from None
+
+
+class _Entry(Protocol):
+    body: Any
+
+
+def _first_item(item: bytes) -> _Entry:
+    """The first message after a class was registered: from now on the union has that class, too."""
+    global _item  # noqa: PLW0603
+    kinds: Any = Union[tuple(_entry(name, cls) for name, cls in {**_classes, "": Any}.items())]  # noqa: UP007
+    decode: Callable[[bytes], _Entry] = msgspec.msgpack.Decoder(kinds).decode
+    _item = decode
+    return decode(item)
+
+
+def _entry(name: str, cls: Any) -> type:
+    """`[name, body]`. Never part of a cycle, hence of no interest to the garbage collector."""
+    return msgspec.defstruct(
+        f"Item_{name}", [("body", cls)], array_like=True, tag=name, forbid_unknown_fields=True, gc=False
+    )
+
+
+_item: Callable[[bytes], _Entry] = _first_item
 
 
 def marker_item(snapshot: SnapshotId) -> bytes:

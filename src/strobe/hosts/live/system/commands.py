@@ -22,8 +22,8 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.holding import is_held
+from strobe.store.jobs import jobs_in
 from strobe.store.layout import JobLayout
-from strobe.store.locate import jobs_in
 from strobe.store.runtime import LIVE, UNKNOWN, Runtime, read_runtime, runtime_json
 
 __all__ = ["Action", "CommandServer", "RuntimeFile", "ask", "live_runtime", "running_systems", "the_system"]

@@ -128,6 +128,10 @@ class Outgoing:
 
     add = send
 
+    def add_all(self, items: list[bytes]) -> None:
+        for item in items:
+            self.add(item)
+
     def due(self, now: float) -> list[tuple[int, list[bytes]]]:
         """What to send now: first again, then anew."""
         out = [(number, self._way[number].items) for number in self._late(now)]

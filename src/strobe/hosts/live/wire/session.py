@@ -59,6 +59,7 @@ class Session:
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self.add: Final = self._fresh.append  # `send`, for items that are known to fit
+        self.add_all: Final = self._fresh.extend
         self._frames: deque[_Sent] = deque()  # sent and not acknowledged, and behind them those to be sent again
         self._unacknowledged = 0  # bytes of them
         self._again = 0  # how many of `_frames`, from the right, are to be sent again

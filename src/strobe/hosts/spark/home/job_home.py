@@ -24,7 +24,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +35,7 @@ from strobe.hosts.shared.durable import fsync, write_durably
 from strobe.hosts.spark.home.record import NEW, JobMemory, memory_from_json, memory_json
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId
-from strobe.store.holding import LEASE, machine_of, this_machine
+from strobe.store.holding import LEASE, host_name, machine_of, this_machine
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
 from strobe.store.runtime import UNKNOWN, read_runtime, runtime_json
@@ -352,7 +351,3 @@ def _sign(lock: int) -> None:
     os.truncate(lock, 0)
     os.pwrite(lock, this_machine().encode(), 0)
     os.utime(lock)
-
-
-def host_name() -> str:
-    return socket.gethostname()

@@ -10,8 +10,8 @@ from strobe.hosts.spark.home.job_state import UNFINISHED
 from strobe.hosts.spark.home.silence import silence
 from strobe.model.errors import StrobeError
 from strobe.store.holding import is_held
-from strobe.store.locate import jobs_in
-from strobe.store.places import checkpoints_of
+from strobe.store.jobs import jobs_in
+from strobe.store.places import checkpoint_ids
 from strobe.store.runtime import UNKNOWN, Runtime, read_runtime
 
 __all__ = ["JobSummary", "list_jobs", "summarise"]
@@ -72,6 +72,6 @@ def _as_tuple(found: Sequence[int] | None) -> tuple[int, ...] | None:
 def _checkpoints(home: Path, job: str) -> tuple[int, ...] | None:
     """A list of jobs must not fail for a store that does. `strobe checkpoints` says why."""
     try:
-        return tuple(checkpoints_of(home, job).list())
+        return checkpoint_ids(home, job)
     except (StrobeError, PermissionError):
         return None

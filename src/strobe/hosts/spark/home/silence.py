@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from strobe.hosts.shared.clock import SYSTEM
-from strobe.hosts.spark.home.job_home import LEASE, host_name
 from strobe.model.errors import Failed, StrobeError
-from strobe.store.holding import is_held
+from strobe.store.holding import LEASE, host_name, is_held
 from strobe.store.layout import JobLayout
 from strobe.store.runtime import UNKNOWN, read_runtime
 

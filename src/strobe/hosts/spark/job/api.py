@@ -22,7 +22,7 @@ from strobe.hosts.spark.snapshot.savepoints import Savepoint
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.store.releases import Release
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
 
 __all__ = ["OPERATIONS", "Action", "Answer", "BadRequest", "Field", "Operation", "actions", "openapi"]
 

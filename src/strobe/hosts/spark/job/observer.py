@@ -211,6 +211,7 @@ class JobObserver:
 
     def _look_at(self, uid: NodeId, stage: _Stage) -> None:
         ended = stage.runner.last_ended
+        stage.runner.pause.look()
         # Asking Spark costs something, and an idle job should not. Of its own sources it has news without a batch, too.
         known = ended is not None and ended == stage.reported and not stage.runner.has_source
         reports = [] if known else _reports(stage.runner.query, stage.meter.last)

@@ -55,7 +55,7 @@ from strobe.store.codec import root_of
 from strobe.store.consistency import check_manifest
 from strobe.store.locate import Located
 from strobe.store.manifest import NOTHING, Manifest, NodeRecord
-from strobe.store.s3 import is_s3
+from strobe.store.scheme import is_s3
 
 __all__ = ["has_run", "plan_restore"]
 

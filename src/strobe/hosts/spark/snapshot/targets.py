@@ -36,7 +36,8 @@ from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import BUCKET_SAVEPOINT_MARKER as BUCKET_MARKER
 from strobe.store.layout import MANIFEST, SIGNATURE
 from strobe.store.layout import SAVEPOINT_MARKER as MARKER
-from strobe.store.s3 import CHECKS, S3Store, is_s3
+from strobe.store.s3 import CHECKS, S3Store
+from strobe.store.scheme import is_s3
 from strobe.store.scratch import DIRECTORY as TEMPORARY
 from strobe.store.tree import Tree
 

@@ -8,7 +8,8 @@ network. So an idle job is as expensive as its questions are many.
 for at most a second, and the pause is short: it is waited for only after the last rows of a burst.
 
 *Spark's own sources.* Nobody says when they have more. The pause is longer than Spark's own 10 ms. It comes only after
-a look that found nothing: a busy stage does not notice it, and the first row after a quiet time waits half of it.
+a look that found nothing: a busy stage does not notice it, and the first row after a short quiet time waits half of it.
+In a long one the pause grows (`stage.pausing`).
 
 *Both.* While a question of the channel is held, the source is not asked; so it is not held, and the session's pause, a
 short one, counts for both.
@@ -18,12 +19,13 @@ With a trigger of the user's own the questions come when that says, and are answ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from strobe.hosts.spark.jvm.session import DEFAULT_POLLING_DELAY, POLLING_DELAY
 from strobe.hosts.spark.pipeline.pipeline import StageSpec
 
-__all__ = ["hold_of", "polling"]
+__all__ = ["growing_from", "hold_of", "polling"]
 
 _HOLD: Final = 1.0  # seconds
 _AFTER_A_HOLD: Final = "5ms"
@@ -41,3 +43,9 @@ def polling(spec: StageSpec, session: str | None, *, has_source: bool) -> dict[s
     if session != DEFAULT_POLLING_DELAY or spec.trigger or (spec.inputs and has_source):
         return {}
     return {POLLING_DELAY: _SOURCES if has_source else _AFTER_A_HOLD}
+
+
+def growing_from(pause: Mapping[str, str], conf: Mapping[str, str], *, has_source: bool) -> int | None:
+    """The milliseconds from which the query's pause may grow: what `polling` gives for sources, unless the user's own
+    setting for the stage counts."""
+    return int(_SOURCES.removesuffix("ms")) if has_source and pause and POLLING_DELAY not in conf else None

@@ -29,9 +29,10 @@ from strobe.hosts.spark.pipeline.pipeline import StageSpec
 from strobe.hosts.spark.plans.description import crashed_processor
 from strobe.hosts.spark.snapshot.messages import StageLost, ToCoordinator
 from strobe.hosts.spark.stage.agent import StageAgent
-from strobe.hosts.spark.stage.asking import polling
+from strobe.hosts.spark.stage.asking import growing_from, polling
 from strobe.hosts.spark.stage.bad_files import FileInputs
 from strobe.hosts.spark.stage.failures import in_query, is_outage, permanent, reason, refused_query
+from strobe.hosts.spark.stage.pausing import SourcePause
 from strobe.hosts.spark.stage.settling import Settling
 from strobe.hosts.spark.stage.watermarks import WatermarkKeeper
 from strobe.hosts.spark.stage.writing import BatchWriting
@@ -94,6 +95,7 @@ class StageRunner:
         self._on_fenced = on_fenced
         self._writing = BatchWriting(spec, agent, output, has_batch)
         self.has_source = has_source
+        self.pause = SourcePause(spec.uid, agent.stage.clock)
         self._query: StreamingQuery | None = None
         self._life = 0
         self._failures = 0
@@ -377,7 +379,9 @@ class StageRunner:
                     if spec.trigger and not (spec.ends and spec.inputs):
                         writer = writer.trigger(**spec.trigger)
                     place = str(self.agent.checkpoint)
-                    return writer.option("checkpointLocation", place).foreachBatch(self._batch).start()
+                    query = writer.option("checkpointLocation", place).foreachBatch(self._batch).start()
+                self.pause.begin_life(query._jsq, growing_from(pause, spec.conf, has_source=self.has_source))
+                return query
             except (AnalysisException, IllegalArgumentException, TypeError, ValueError) as error:
                 raise refused_query(spec, error) from error
 
@@ -410,6 +414,7 @@ class StageRunner:
 
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         self.agent.begin_batch(batch_id)
+        self.pause.begin_batch()
         self.busy_since = self.agent.stage.clock.time()
         done = False
         try:
