@@ -49,7 +49,7 @@ from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 
-__all__ = ["Ready", "ResumePlan", "bring_up", "plan_resume", "with_newest"]
+__all__ = ["Ready", "ResumePlan", "bring_up", "check_asked", "plan_resume", "with_newest"]
 
 _log = logging.getLogger("strobe.job")
 _Say = Callable[[NodeId, str], None]  # what a person should know of a stage
@@ -151,6 +151,7 @@ def bring_up(
     spark: SparkSession,
     options: RestoreOptions,
 ) -> Ready:
+    check_asked(home, options)
     sweep_leftovers(home)
     descriptions = _descriptions(drafts, base)
     check_starts(drafts, descriptions)
@@ -179,6 +180,19 @@ def bring_up(
     noted = {uid: {**about, **columns.get(uid, {})} for uid, about in descriptions.items()}
     home.remember(stages=noted, home=str(home.home))
     return Ready(stages, descriptions)
+
+
+def check_asked(home: JobHome, options: RestoreOptions) -> None:
+    """Refuse a plain run of a job that was to begin from a snapshot and never did."""
+    asked = home.memory.asked
+    if asked and options.snapshot is None:
+        raise Misuse(
+            f"Job {home.job!r} was to begin from the snapshot {asked}, and that run ended before the restore began: "
+            "without -s it would begin at its sources.",
+            untouched="Nothing was started: the job has read nothing and written nothing.",
+            next=f"Run it with -s {asked}. To begin at the sources, choose another --name, or delete "
+            f"{home.path(home.layout.root)} first.",
+        )
 
 
 def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, warn: _Say) -> Former:
