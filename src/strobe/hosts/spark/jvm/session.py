@@ -29,7 +29,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyspark.util
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -56,6 +56,7 @@ __all__ = [
     "SparkEnded",
     "check_settings",
     "end_spark",
+    "own_session",
     "passing_session",
     "passing_settings",
     "spark_ended",
@@ -173,6 +174,32 @@ def passing_session(name: str, master: str) -> Iterator[SparkSession]:
     finally:
         if not exists:
             stop_session(session)
+
+
+@contextlib.contextmanager
+def own_session(session: SparkSession, settings: Mapping[str, str], whose: str) -> Iterator[SparkSession]:
+    """A copy of it, as it is now, with these settings; itself, if there are none. To start a query with settings is not
+    enough: Spark looks at them while it analyses a plan, too, and a source keeps the session it was declared in."""
+    if not settings:
+        yield session
+        return
+    given, of_class = cast(Any, session), cast(Any, SparkSession)
+    copy: Any = SparkSession(session.sparkContext, given._jsparkSession.cloneSession())
+    for key, value in settings.items():
+        try:
+            copy.conf.set(key, value)
+        except PySparkException as error:
+            raise Misuse(
+                f"{whose} cannot have {key} = {value!r}: {str(error).splitlines()[0]}",
+                untouched="Nothing was started.",
+                next="A setting that Spark takes only when it starts belongs into the pipeline's conf.",
+            ) from error
+    active = of_class._get_j_spark_session_class(given._jvm)  # of this thread
+    active.setActiveSession(copy._jsparkSession)
+    try:
+        yield copy
+    finally:
+        active.setActiveSession(given._jsparkSession)
 
 
 @contextlib.contextmanager
