@@ -27,6 +27,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -266,7 +267,9 @@ def _hung_up(error: BaseException | None) -> bool:
 def stop_session(session: SparkSession) -> None:
     """Stop it; one whose JVM is gone has nothing left to stop."""
     try:
-        session.stop()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # that the JVM may have been killed: who asks is told
+            session.stop()
     except Exception as error:  # py4j's, of whatever class
         if spark_ended() is None:
             raise
