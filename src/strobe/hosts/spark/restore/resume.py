@@ -110,7 +110,7 @@ def plan_resume(
         ),
         lambda: warnings.extend(_moved(pipeline, home, descriptions)[1]),
         lambda: _look_at_sinks(pipeline, home, descriptions, warn),
-        lambda: _check_sinks(pipeline, drafts, home, base),
+        lambda: _check_sinks(pipeline, drafts, home, base, warn),
     ):
         try:
             check()
@@ -167,7 +167,7 @@ def bring_up(
         for warning in warnings:
             _log.warning("%s", warning)
         _look_at_sinks(pipeline, home, descriptions, _warn)
-        _check_sinks(pipeline, drafts, home, base)
+        _check_sinks(pipeline, drafts, home, base, _warn)
         _add_stages(pipeline, drafts, home)
     stages = open_stages(pipeline, drafts, home, base)
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
@@ -300,10 +300,12 @@ def _look_at_sinks(
                 warn(uid, sentence)
 
 
-def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path) -> None:
+def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path, warn: _Say) -> None:
     for draft in drafts:
         for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
-            sink.check_columns(context)
+            changes = sink.check_columns(context)
+            if changes:
+                warn(draft.spec.uid, changes)
 
 
 def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> None:
