@@ -68,10 +68,16 @@ def context_of(base: Path, schema: StructType, *, incarnation: int = 1, mode: st
 
 
 def numbers(
-    dsn: str, *, bounded: bool = True, sink: strobe.Sink | None = None, attempts: int = 5, **checkpoint: Any
+    dsn: str,
+    *,
+    bounded: bool = True,
+    sink: strobe.Sink | None = None,
+    attempts: int = 5,
+    evolved: bool = False,
+    **checkpoint: Any,
 ) -> strobe.Pipeline:
     """From table `numbers` to table `target`, five rows at a time, by default on snapshot. The two stages are
-    two queries: the tests ask about each of them."""
+    two queries: the tests ask about each of them. `evolved`: with one column more than in earlier runs."""
     config = strobe.CheckpointConfig(**{"interval": None, **checkpoint})
     restart = strobe.RestartPolicy(attempts=attempts, longest_pause=1.0)
     pipeline = strobe.Pipeline("numbers", checkpoint=config, restart=restart, chain=False)
@@ -82,7 +88,8 @@ def numbers(
 
     @pipeline.stage(uid="gold", reads="source", to=sink or strobe.PostgresSink(dsn, "target", delivery="on_snapshot"))
     def gold(source: DataFrame) -> DataFrame:
-        return source.withColumn("twice", source.id * 2)
+        rows = source.withColumn("twice", source.id * 2)
+        return rows.withColumn("thrice", source.id * 3) if evolved else rows
 
     return pipeline
 

@@ -401,6 +401,38 @@ def test_a_connection_that_py4j_loses_is_for_the_log_and_what_others_log_is_not(
     assert "mine" not in log
 
 
+def test_a_thread_that_ends_with_an_error_is_one_sentence_and_the_rest_is_in_the_log(tmp_path: Path) -> None:
+    """As when a signal to everything in the terminal ends Spark's JVM under a job that is being stopped."""
+    script = """if True:
+        import logging, subprocess, sys, threading
+        from pathlib import Path
+        from types import SimpleNamespace
+        from py4j.protocol import Py4JNetworkError
+        from pyspark import SparkContext
+        from strobe.cli.run import _Logs
+
+        def stop():
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+        Path("jobs/p/logs").mkdir(parents=True)
+        with _Logs(Path(), "p", level=logging.WARNING):
+            for thread in ("work", "stop"):
+                if thread == "stop":
+                    jvm = subprocess.Popen([sys.executable, "-c", "raise SystemExit(143)"])
+                    SparkContext._gateway = SimpleNamespace(proc=jvm)
+                running = threading.Thread(target=stop, name=thread)
+                running.start()
+                running.join()
+    """
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    said = [line.partition(" ")[2] for line in done.stderr.splitlines()]
+    assert said == [
+        "work: Py4JNetworkError: Answer from Java side is empty",
+        "Spark's JVM ended with exit code 143. Nothing is lost.",
+    ]
+    assert (tmp_path / "jobs/p/logs/driver.log").read_text().count("Traceback") == 2
+
+
 # ── orders to a job ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

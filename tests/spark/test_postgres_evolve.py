@@ -66,6 +66,13 @@ def test_columns_are_added_with_their_types_and_only_then(database: Database, tm
         sink(database, schema="grow")
 
 
+def test_a_plan_of_a_fork_adds_no_columns(database: Database, tmp_path: Path) -> None:
+    set_up_numbers(database, 0)
+    more = context_of(tmp_path, wide(), mode="append")
+    assert sink(database).outlook(None, more, fork=True, again=False).problem is None
+    assert columns_of(database) == [("id", "bigint"), ("twice", "bigint")]
+
+
 def test_a_table_that_others_hold_is_left_alone(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from strobe.model.cut import Json
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.services import Server
-from tests.spark.jobs import eventually, finish, stage
+from tests.spark.jobs import eventually, finish, run_to_the_end, stage
 from tests.spark.postgres_world import Database, add_numbers, delivered, numbers, set_up_numbers
 
 pytestmark = [pytest.mark.spark, pytest.mark.services("postgres")]
@@ -218,3 +218,41 @@ def test_a_driver_killed_around_its_commit_leaves_work_in_doubt_that_the_next_on
     ended = strobe_run(tmp_path, database, BOUNDED="1")
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert (delivered(database), database.prepared()) == (list(range(1, 11)), [])
+
+
+@pytest.mark.slow
+def test_a_table_gets_its_column_although_a_killed_driver_has_left_a_prepared_transaction_on_it(
+    tmp_path: Path, database: Database
+) -> None:
+    set_up_numbers(database, 6)
+    killed = strobe_run(tmp_path, database, STROBE_CRASH_AT="commit.begun", SCHEMA="evolve")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    assert (delivered(database), len(database.prepared())) == ([], 1)
+    add_numbers(database, 4)
+    ended = strobe_run(tmp_path, database, BOUNDED="1", SCHEMA="evolve", EVOLVED="1")
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert (delivered(database), database.prepared()) == (list(range(1, 11)), [])
+    old = [id for (id,) in database.rows("SELECT id FROM target WHERE thrice IS NULL ORDER BY id")]
+    assert old == list(range(1, len(old) + 1))
+    assert 5 <= len(old) < 10, "what the killed driver had written has no such column, what came later has"
+    assert database.rows("SELECT count(*) FROM target WHERE thrice <> 3 * id") == [(0,)]
+
+
+def test_a_restore_across_the_change_gives_rows_that_come_again_the_new_column(
+    tmp_path: Path, spark: SparkSession, database: Database
+) -> None:
+    set_up_numbers(database, 7)
+    sink = strobe.PostgresSink(database.dsn, "target", delivery="on_snapshot", schema="evolve")
+    job = start(numbers(database.dsn, bounded=False, sink=sink), tmp_path, spark)
+    await_rows(job, 7)
+    snapshot = job.checkpoint()
+    eventually(lambda: delivered(database) == list(range(1, 8)), "the first part", job)
+    add_numbers(database, 3)
+    await_rows(job, 10)
+    job.cancel()
+    again = strobe.PostgresSink(database.dsn, "target", delivery="on_snapshot", schema="evolve")
+    changed = numbers(database.dsn, sink=again, evolved=True)
+    run_to_the_end(changed, tmp_path / "home", spark, snapshot=f"numbers/{snapshot}")
+    assert delivered(database) == list(range(1, 11))
+    thrice = database.rows("SELECT id, thrice FROM target ORDER BY id")
+    assert thrice == [*((id, None) for id in range(1, 8)), *((id, 3 * id) for id in range(8, 11))]

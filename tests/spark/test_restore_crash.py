@@ -14,7 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.crash_points import POINTS
+from strobe.hosts.spark.job.rehearse import dry_resume
 from strobe.hosts.spark.pipeline.loading import load_pipeline
+from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Misuse
 from strobe.store.locate import locate
 from tests.spark.images import Images, WatchedDriver
@@ -121,6 +123,22 @@ def test_a_fork_that_dies_on_its_way_is_finished_by_the_next_start(ledger: Ledge
         ledger.check_tables(4, out="fork")
         counted = delta_rows(ledger.root / "out/postings", "select count(*) from t")
         assert counted == [(2 * 3 * ROWS,)], "the original is as it was"
+
+
+def test_a_fork_that_dies_before_its_restore_has_begun_does_not_begin_at_its_sources(ledger: Ledger) -> None:
+    snapshot = ledger.newest()
+    write_transfers(ledger.root / "in", files=4, rows=ROWS)
+    ledger.die(["restore.laid-out"], "-s", snapshot, "--name", "fork", out="fork")
+    with pytest.raises(Misuse, match=f"was to begin from the snapshot {snapshot}.*would begin at its sources"):
+        ledger.finish(name="fork", out="fork")
+    with pytest.raises(Misuse, match="was to begin from the snapshot"):
+        dry_resume(
+            load_pipeline(str(PIPELINE)).renamed("fork"), restore=RestoreOptions(), home=str(ledger.root / "home")
+        )
+    assert not (ledger.root / "fork").exists()
+    ledger.finish(name="fork", out="fork", snapshot=snapshot)
+    ledger.check_tables(4, out="fork")
+    ledger.finish(name="fork", out="fork")
 
 
 def test_a_rescale_that_dies_at_any_step_is_done_by_the_next_start(ledger: Ledger) -> None:

@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import strobe
 from strobe.hosts.spark.connectors.base import Sink
+from strobe.hosts.spark.job.rehearse import dry_resume
+from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Misuse
 from tests.spark.jobs import finish
 from tests.spark.ledger_data import read_transfers, write_transfers
@@ -70,6 +72,12 @@ def test_a_table_grows_with_its_stage_and_goes_back_with_it(spark: SparkSession,
     assert 'schema="evolve"' in refused.value.next
     with pytest.raises(Misuse, match=r"src is string here"):
         start(pipeline(data, sinks(), ("id", "cast(src as string) as src")), tmp_path, spark)
+    changed, home = pipeline(data, sinks(), SECOND), str(tmp_path / "home")
+    plan = dry_resume(changed, restore=RestoreOptions(), home=home, base=tmp_path, spark=spark)
+    assert [w for w in plan.warnings if "keyed" in w] == [
+        "rows: Delta table keyed (upsert by id) gets the column 'more' (bigint) and is rewritten with 'src' as bigint, "
+        "'about' as struct<dst:int,amount:bigint>"
+    ]
     assert {name: DeltaTable(str(tmp_path / name)).version() for name in names} == versions
 
     finish(start(pipeline(data, sinks(), SECOND), tmp_path, spark))

@@ -27,12 +27,13 @@ from strobe.hosts.spark.job.job import Job, JobState, start_job
 from strobe.hosts.spark.job.rehearse import dry_resume as resume_of
 from strobe.hosts.spark.job.rehearse import dry_run as plan_of
 from strobe.hosts.spark.job.rehearse import rehearse
-from strobe.hosts.spark.jvm.session import end_spark
+from strobe.hosts.spark.jvm.session import end_spark, spark_ended
 from strobe.hosts.spark.pipeline.loading import load_pipeline
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.restore.resume import ResumePlan
 from strobe.hosts.spark.snapshot.metrics import status_json
+from strobe.hosts.spark.stage.failures import reason
 from strobe.model.errors import Damaged, Failed, StrobeError
 from strobe.store.layout import JobLayout
 
@@ -301,9 +302,11 @@ class _Logs:
             logger.propagate = False
             logger.addHandler(self._file)
         logging.getLogger().addFilter(self._not_of_py4j)
+        self._hook, threading.excepthook = threading.excepthook, self._uncaught
         return self
 
     def __exit__(self, *_: object) -> None:
+        threading.excepthook = self._hook
         logging.getLogger().removeFilter(self._not_of_py4j)
         logging.getLogger("strobe").removeHandler(self._shown)
         for logger, level, propagate in self._before:
@@ -311,6 +314,18 @@ class _Logs:
             logger.setLevel(level)
             logger.propagate = propagate
         self._file.close()
+
+    def _uncaught(self, told: threading.ExceptHookArgs) -> None:
+        """A thread has ended with an error: one sentence, and all of it in the file. A signal to everything that the
+        terminal runs ends Spark's JVM under a job that is just being stopped."""
+        error, name = told.exc_value, told.thread.name if told.thread is not None else "?"
+        if error is None:
+            return
+        ended = spark_ended(error)
+        words = f"{ended.what} {ended.untouched}" if ended is not None else f"{name}: {reason(error)}"
+        logging.getLogger("strobe.job").warning("%s", words)
+        whole = (told.exc_type, error, told.exc_traceback)
+        self._file.handle(logging.LogRecord("strobe.job", logging.ERROR, __file__, 0, name, None, whole))
 
     def _not_of_py4j(self, record: logging.LogRecord) -> bool:
         """It logs a broken connection with the root logger, which is not its own but the user's."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+import strobe
 from tests.spark.postgres_world import numbers
 
-pipeline = numbers(os.environ["NUMBERS_DSN"], bounded=bool(os.environ.get("BOUNDED")), interval=0.5)
+dsn = os.environ["NUMBERS_DSN"]
+sink = strobe.PostgresSink(dsn, "target", delivery="on_snapshot", schema=os.environ.get("SCHEMA", "fixed"))
+evolved = bool(os.environ.get("EVOLVED"))
+pipeline = numbers(dsn, bounded=bool(os.environ.get("BOUNDED")), interval=0.5, sink=sink, evolved=evolved)

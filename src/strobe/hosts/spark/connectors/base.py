@@ -140,9 +140,11 @@ class Sink(ABC):
     def open(self, context: SinkContext) -> None:  # noqa: B027  (most sinks need nothing here)
         """Before the stage's first batch, at each start. Raise Misuse for what can never work."""
 
-    def check_columns(self, context: SinkContext) -> None:  # noqa: B027
-        """At a start without a restore, before anything is touched; the sink is not open. Raise Misuse if what is
-        there can never take the columns that the stage returns now."""
+    def check_columns(self, context: SinkContext) -> str | None:
+        """At a start without a restore, and for its plan, before anything is touched; the sink is not open. Raise
+        Misuse if what is there can never take the columns that the stage returns now. Returns a sentence about what
+        the start will change there, for people, if anything."""
+        return None
 
     @abstractmethod
     def write(self, batch: DataFrame, batch_id: int) -> None:

@@ -64,10 +64,11 @@ class JobHome:
     def path(self, key: str) -> Path:
         return self.home / key
 
-    def claim(self, on_fenced: Callable[[str], None]) -> None:
+    def claim(self, on_fenced: Callable[[str], None], snapshot: str | None = None) -> None:
         """Become the job's driver, or Misuse if another one is. Raises the incarnation, durably.
 
-        `on_fenced` is called, from whichever thread finds out, when another driver has taken over.
+        `on_fenced` is called, from whichever thread finds out, when another driver has taken over. `snapshot` is what
+        the job will be restored from: one that has no history yet notes it.
         """
         self._on_fenced = on_fenced
         try:
@@ -75,7 +76,7 @@ class JobHome:
                 _log.warning("Everybody could read %s. Now only you can.", self.path(self.layout.root))
             self._lock_file = self._take_lock()
             try:
-                self._take_incarnation()
+                self._take_incarnation(snapshot)
                 if self._lock_file is None:
                     self._lock_file = self._replace_lock()
             except BaseException:
@@ -206,7 +207,7 @@ class JobHome:
         names = self.path(self.layout.root).iterdir()
         return {number: path for path in names if (number := self.layout.driver_of(path.name)) is not None}
 
-    def _take_incarnation(self) -> None:
+    def _take_incarnation(self, snapshot: str | None) -> None:
         known = self._read_memory()  # nothing is touched if it is damaged
         older = self._older()
         mine = Incarnation(max(known.incarnation, *older, 0) + 1)
@@ -221,12 +222,18 @@ class JobHome:
             shutil.rmtree(gone, ignore_errors=True)
         known = self._read_memory()
         self.memory = replace(known, incarnation=mine)
-        self.remember(generation=known.generation + (1 if older else 0))
+        asked = known.asked
+        if snapshot is not None and (asked or self._is_new(known)):
+            asked = str(Path(snapshot).absolute()) if Path(snapshot).exists() else snapshot
+        self.remember(generation=known.generation + (1 if older else 0), asked=asked)
         # The names above it, too: a number that a loss of power takes back would be given out twice, and whoever else
         # remembers it (a store, the system behind a sink) would take the new driver for the old one.
         for above in (self.path(self.layout.root).parent, self.home, self.home.parent):
             with contextlib.suppress(PermissionError):
                 fsync(above)
+
+    def _is_new(self, memory: JobMemory) -> bool:
+        return not memory.stages and memory.restoring is None and not self.path(self.layout.stages).exists()
 
     def _heartbeat(self) -> None:
         """Until the end. An error that passes, as on a network file system, must not make a healthy driver look dead;

@@ -2,7 +2,9 @@
 
 Written as a whole, by one atomic rename, so that every change of it happens or does not. A restore's *intent* is part
 of it: from the write that starts the new timeline until channels and sinks are cut back, the memory says which snapshot
-is being restored, and any later start finishes that before it does anything else.
+is being restored, and any later start finishes that before it does anything else. A new job that is to begin from a
+snapshot notes its name (`asked`) with its first incarnation. If it is killed before the restore begins, that is all it
+knows of it, and without it a run that does not name the snapshot would begin at the sources.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class JobMemory:
     pinned: tuple[SnapshotId, ...] = ()
     stages: Mapping[NodeId, Json] = field(default_factory=dict)
     home: str = ""  # where the home stood when the job last ran
+    asked: str = ""  # the snapshot that a new job is to begin from, until its restore has begun
 
 
 NEW = JobMemory(Incarnation(0), Timeline(1), SnapshotId(0), 0)
@@ -74,4 +77,5 @@ def memory_from_json(value: Mapping[str, Any]) -> JobMemory:
         tuple(SnapshotId(int(s)) for s in value.get("pinned", ())),
         {NodeId(u): description for u, description in value.get("stages", {}).items()},
         str(value.get("home", "")),
+        str(value.get("asked", "")),
     )

@@ -154,7 +154,7 @@ class Job:
         if self._given is None:  # a session that is given has its Java
             os.environ["JAVA_HOME"] = str(find_java())
         fresh = not self.home.path(self.home.layout.root).exists()
-        self.home.claim(end_at_once)
+        self.home.claim(end_at_once, self.options.snapshot)
         try:
             self._start()
         except BaseException as error:

@@ -35,7 +35,7 @@ from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.plan import ClaimMode, RestoreOptions, RestorePlan
 from strobe.hosts.spark.restore.planning import plan_restore
 from strobe.hosts.spark.restore.rescale import check_options
-from strobe.hosts.spark.restore.resume import ResumePlan, plan_resume, with_newest
+from strobe.hosts.spark.restore.resume import ResumePlan, check_asked, plan_resume, with_newest
 from strobe.hosts.spark.stage.assemble import draft_stages
 from strobe.hosts.spark.stage.chaining import describe_draft
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
@@ -124,6 +124,7 @@ def dry_resume(
             untouched="Nothing was changed.",
             next="Run it without --dry-run, or restore another snapshot with -s.",
         )
+    check_asked(holder, restore)
     options = with_newest(pipeline, holder, restore)
     if options.snapshot is not None:
         return dry_run(pipeline, restore=options, home=home, master=master, base=base, spark=spark)

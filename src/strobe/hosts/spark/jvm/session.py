@@ -27,9 +27,10 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyspark.util
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -56,6 +57,7 @@ __all__ = [
     "SparkEnded",
     "check_settings",
     "end_spark",
+    "own_session",
     "passing_session",
     "passing_settings",
     "spark_ended",
@@ -176,6 +178,32 @@ def passing_session(name: str, master: str) -> Iterator[SparkSession]:
 
 
 @contextlib.contextmanager
+def own_session(session: SparkSession, settings: Mapping[str, str], whose: str) -> Iterator[SparkSession]:
+    """A copy of it, as it is now, with these settings; itself, if there are none. To start a query with settings is not
+    enough: Spark looks at them while it analyses a plan, too, and a source keeps the session it was declared in."""
+    if not settings:
+        yield session
+        return
+    given, of_class = cast(Any, session), cast(Any, SparkSession)
+    copy: Any = SparkSession(session.sparkContext, given._jsparkSession.cloneSession())
+    for key, value in settings.items():
+        try:
+            copy.conf.set(key, value)
+        except PySparkException as error:
+            raise Misuse(
+                f"{whose} cannot have {key} = {value!r}: {str(error).splitlines()[0]}",
+                untouched="Nothing was started.",
+                next="A setting that Spark takes only when it starts belongs into the pipeline's conf.",
+            ) from error
+    active = of_class._get_j_spark_session_class(given._jvm)  # of this thread
+    active.setActiveSession(copy._jsparkSession)
+    try:
+        yield copy
+    finally:
+        active.setActiveSession(given._jsparkSession)
+
+
+@contextlib.contextmanager
 def passing_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """For as long as something starts that takes its settings from the session. Not two at once."""
     before = {key: session.conf.get(key, None) for key in settings}
@@ -239,7 +267,9 @@ def _hung_up(error: BaseException | None) -> bool:
 def stop_session(session: SparkSession) -> None:
     """Stop it; one whose JVM is gone has nothing left to stop."""
     try:
-        session.stop()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # that the JVM may have been killed: who asks is told
+            session.stop()
     except Exception as error:  # py4j's, of whatever class
         if spark_ended() is None:
             raise

@@ -63,7 +63,8 @@ def changed_state(uid: NodeId, differences: Sequence[Difference], *, allowed: bo
     unfit = [d.sentence for d in differences if d.weight is Weight.UNFIT]
     mixed = [d.sentence for d in differences if d.weight is Weight.MIXED]
     instead = (
-        f"Keep the operator as it was; or give the stage a new uid and replaces={str(uid)!r}: it goes on where {uid!r} "
+        "Keep the operator as it was (if only the type of a column has changed, cast it to what it was in front of the "
+        f"operator); or give the stage a new uid and replaces={str(uid)!r}: it goes on where {uid!r} "
         "was, without its state; or stop the job with --drain first and start a new one"
     )
     if unfit:

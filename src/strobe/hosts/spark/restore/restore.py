@@ -136,6 +136,7 @@ class _Restore:
         crash_points.point("restore.laid-out")
         home.remember(
             timeline=plan.timeline,
+            asked="",
             snapshot=SnapshotId(max(home.memory.snapshot, plan.snapshot)),
             restoring=Intent(
                 str(self.found.where), plan.root, plan.how.value, plan.claim is ClaimMode.CLAIM,

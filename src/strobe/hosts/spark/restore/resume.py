@@ -50,7 +50,7 @@ from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId
 
-__all__ = ["Ready", "ResumePlan", "bring_up", "plan_resume", "with_newest"]
+__all__ = ["Ready", "ResumePlan", "bring_up", "check_asked", "plan_resume", "with_newest"]
 
 _log = logging.getLogger("strobe.job")
 _Say = Callable[[NodeId, str], None]  # what a person should know of a stage
@@ -114,7 +114,7 @@ def plan_resume(
         lambda: _check_file(pipeline, drafts, home, descriptions, partings, options, warn, note),
         lambda: warnings.extend(_moved(pipeline, home, descriptions, partings)[1]),
         lambda: _look_at_sinks(pipeline, home, descriptions, warn),
-        lambda: _check_sinks(pipeline, drafts, home, base),
+        lambda: _check_sinks(pipeline, drafts, home, base, warn),
     ):
         try:
             check()
@@ -157,6 +157,7 @@ def bring_up(
     spark: SparkSession,
     options: RestoreOptions,
 ) -> Ready:
+    check_asked(home, options)
     sweep_leftovers(home)
     descriptions = _descriptions(drafts, base)
     check_starts(drafts, descriptions)
@@ -174,7 +175,7 @@ def bring_up(
         for warning in warnings:
             _log.warning("%s", warning)
         _look_at_sinks(pipeline, home, descriptions, _warn)
-        _check_sinks(pipeline, drafts, home, base)
+        _check_sinks(pipeline, drafts, home, base, _warn)
         _add_stages(pipeline, drafts, home, partings)
     stages = open_stages(pipeline, drafts, home, base)
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
@@ -188,6 +189,19 @@ def bring_up(
     noted = {uid: {**about, **columns.get(uid, {})} for uid, about in descriptions.items()}
     home.remember(stages=noted, home=str(home.home))
     return Ready(stages, descriptions)
+
+
+def check_asked(home: JobHome, options: RestoreOptions) -> None:
+    """Refuse a plain run of a job that was to begin from a snapshot and never did."""
+    asked = home.memory.asked
+    if asked and options.snapshot is None:
+        raise Misuse(
+            f"Job {home.job!r} was to begin from the snapshot {asked}, and that run ended before the restore began: "
+            "without -s it would begin at its sources.",
+            untouched="Nothing was started: the job has read nothing and written nothing.",
+            next=f"Run it with -s {asked}. To begin at the sources, choose another --name, or delete "
+            f"{home.path(home.layout.root)} first.",
+        )
 
 
 def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, warn: _Say) -> Former:
@@ -301,10 +315,12 @@ def _look_at_sinks(
                 warn(uid, sentence)
 
 
-def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path) -> None:
+def _check_sinks(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path, warn: _Say) -> None:
     for draft in drafts:
         for sink, context in zip(draft.spec.sinks, sink_contexts(pipeline.name, draft, home, base), strict=True):
-            sink.check_columns(context)
+            changes = sink.check_columns(context)
+            if changes:
+                warn(draft.spec.uid, changes)
 
 
 def _add_stages(

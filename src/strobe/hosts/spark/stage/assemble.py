@@ -25,6 +25,7 @@ from strobe.hosts.spark.channel.source import read_channel
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.home.job_home import JobHome
+from strobe.hosts.spark.jvm.session import own_session
 from strobe.hosts.spark.pipeline.pipeline import SESSION, Pipeline, StageSpec, argument_name, channel_of
 from strobe.hosts.spark.pipeline.user_code import give_to_workers
 from strobe.hosts.spark.pipeline.user_lines import declared_in
@@ -95,8 +96,9 @@ def draft_stages(pipeline: Pipeline, spark: SparkSession, gate: Gate, home: JobH
     drafts = []
     for uid in pipeline.order():
         spec = pipeline.stages[uid]
-        frames = {read: _read(spark, gate, home, uid, read, schemas[read]) for read in spec.inputs}
-        result = _call(spec, spark, frames)
+        with own_session(spark, spec.conf, f"Stage {uid!r}") as session:
+            frames = {read: _read(session, gate, home, uid, read, schemas[read]) for read in spec.inputs}
+            result = _call(spec, session, frames)
         told = schemas.setdefault(uid, result.schema)
         if _bare(told) != _bare(result.schema):
             raise Misuse(

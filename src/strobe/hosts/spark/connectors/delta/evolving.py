@@ -45,8 +45,8 @@ class Growth:
 
     def sentence(self) -> str:
         parts = [f"gets the column {f.name!r} ({f.dataType.simpleString()})" for f in self.added]
-        parts += [f"is rewritten with {f.name!r} as {f.dataType.simpleString()}" for f in self.widened]
-        return " and ".join(parts)
+        wider = [f"{f.name!r} as {f.dataType.simpleString()}" for f in self.widened]
+        return " and ".join([*parts, *([f"is rewritten with {', '.join(wider)}"] if wider else [])])
 
 
 def growth(there: StructType, now: StructType) -> Growth:

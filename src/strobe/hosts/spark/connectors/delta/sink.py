@@ -15,7 +15,6 @@ have one key is said in `delta_keys`; that nobody else writes to the table is se
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import uuid
@@ -73,8 +72,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink"]
 
-_log = logging.getLogger("strobe.job")
-
 
 class DeltaSink(TransactionalSink):
     """`DeltaSink("out/balances")` appends; `DeltaSink("out/balances", key="account")` upserts by key."""
@@ -121,17 +118,16 @@ class DeltaSink(TransactionalSink):
         if output_mode == "complete":
             raise whole_results(self, stage, "Use output_mode='update' with a key")
 
-    def check_columns(self, context: SinkContext) -> None:
+    def check_columns(self, context: SinkContext) -> str | None:
         where = self._place(context)
         if not DeltaTable.is_deltatable(str(where)) or self._is_plain(where, context):
-            return
+            return None
         table = DeltaTable(str(where))
         found = self._growth(where, context)
         check_growth(table, found, self.describe(), context.stage)
         grown = found.applied(table_schema(where))
         check_fit({f.name: f for f in to_arrow_schema(grown, timezone="UTC")}, context, self.describe())
-        if found:
-            _log.warning("%s of stage %s %s", self.describe(), context.stage, found.sentence())
+        return f"{self.describe()} {found.sentence()}" if found else None
 
     def _growth(self, where: Path, context: SinkContext) -> Growth:
         now = channel_schema(context.schema, context.stage)

@@ -1,4 +1,9 @@
-"""Whether a stage's rows can go into a table at all: found out when the job starts, and said with the column."""
+"""Whether a stage's rows can go into a table at all: found out when the job starts, and said with the column.
+
+`check_table` only looks: plans ask it, too. `grow_table` adds the columns that are missing. A transaction that the sink
+has prepared holds the table, so it is rolled back first: its rows are staged until they are visible, and whoever
+commits them prepares them again.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,10 @@ from strobe.model.errors import Failed, Misuse
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
+    from strobe.hosts.spark.connectors.postgres.marks import Marks
     from strobe.hosts.spark.connectors.postgres.sink import PostgresSink
 
-__all__ = ["check_table"]
+__all__ = ["check_table", "grow_table"]
 
 _log = logging.getLogger("strobe.sinks")
 _PATIENCE: Final = "10s"  # with a lock that others hold
@@ -27,6 +33,7 @@ _UNTOUCHED = "Nothing was started, and the database is as it was."
 
 
 def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context: SinkContext) -> Table:
+    """The table as it is. One that may evolve need not have all columns yet."""
     where = f"Stage {context.stage!r} writes to {sink.describe()}"
     names = context.schema.names
     missing = [key for key in sink.key if key not in names]
@@ -46,8 +53,7 @@ def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context
             untouched=_UNTOUCHED,
             next=f"Create it: {ddl_of(context.schema, sink.table, sink.key)}",
         )
-    table = _with_new_columns(connection, table, sink, context) if sink.evolves else table
-    problems = _problems(table, sink, context)
+    problems = _problems(table, sink, context, ignoring=_new(table, sink, context))
     if problems:
         raise Misuse(
             f"{where}, whose shape is another: {'; '.join(problems)}.",
@@ -66,15 +72,22 @@ def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context
     return table
 
 
-def _with_new_columns(
-    connection: psycopg.Connection[Any], table: Table, sink: PostgresSink, context: SinkContext
+def _new(table: Table, sink: PostgresSink, context: SinkContext) -> list[StructField]:
+    """What the table may get."""
+    missing = [field for field in context.schema.fields if table.column(field.name) is None]
+    return missing if sink.evolves and not any(field.name in sink.key for field in missing) else []
+
+
+def grow_table(
+    connection: psycopg.Connection[Any], table: Table, sink: PostgresSink, context: SinkContext, marks: Marks
 ) -> Table:
-    """The table with a column for each of the stage's; those that are new are null in the rows that are there. Nothing
-    is changed if something else speaks against the table."""
-    new = [field for field in context.schema.fields if table.column(field.name) is None]
-    refused = any(field.name in sink.key for field in new) or _problems(table, sink, context, ignoring=new)
-    if refused or not new:
+    """The table, which has been checked, with a column for each of the stage's; those that are new are null in the rows
+    that are there. No older driver of the sink writes any more."""
+    new = _new(table, sink, context)
+    if not new:
         return table
+    for part in marks.prepared(connection):
+        marks.roll_back(connection, part.gid)
     place = f"{quoted(table.schema)}.{quoted(table.name)}"
     added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column_of(field)}" for field in new)
     try:
@@ -86,8 +99,7 @@ def _with_new_columns(
             f"{sink.describe()} of stage {context.stage!r} could not be given the columns "
             f"{', '.join(f.name for f in new)}: somebody has held the table for {_PATIENCE}.",
             untouched=_UNTOUCHED,
-            next="If it is a prepared transaction of this job (pg_prepared_xacts), run the job with the old file once, "
-            "which settles it; else run again when the table is free.",
+            next="Find out who it is (pg_locks, pg_prepared_xacts), and run again when the table is free.",
         ) from None
     except psycopg.errors.InsufficientPrivilege:
         raise Misuse(

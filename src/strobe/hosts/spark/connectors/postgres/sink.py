@@ -37,7 +37,7 @@ from strobe.hosts.spark.connectors.base import (
     whole_results,
 )  # fmt: skip
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
-from strobe.hosts.spark.connectors.postgres.check import check_table
+from strobe.hosts.spark.connectors.postgres.check import check_table, grow_table
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, Table, split_name
 from strobe.hosts.spark.connectors.postgres.load import BATCH, Load, Outcome, Verdict, load
 from strobe.hosts.spark.connectors.postgres.marks import Marks, known_owner, owner_of
@@ -108,9 +108,10 @@ class PostgresSink(TransactionalSink):
         self.check_stage(context.stage, context.output_mode)
         owner = owner_of(context, self.describe())
         with self._session() as connection:
-            self._table: Table = check_table(connection, self, context)
-            self._marks = Marks(self.dsn, self._table.schema, self._table.name, context, owner)
+            table = check_table(connection, self, context)
+            self._marks = Marks(self.dsn, table.schema, table.name, context, owner)
             self._marks.set_up(connection)
+            self._table: Table = grow_table(connection, table, self, context, self._marks)
             visible = self._marks.visible(connection, int(context.timeline))
         self._staging = Staging(context)
         self._letters = Letters(self.dead_letters, context, self.describe())
