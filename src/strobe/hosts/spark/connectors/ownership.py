@@ -27,6 +27,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.connectors.starts import check_start, follow, last_start
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.store.small_files import read_object, read_small
 
 __all__ = ["OWNER", "Claim", "check_no_copy", "claim", "why_not_mine"]
 
@@ -50,7 +51,11 @@ class Claim:
 
     @property
     def still_there(self) -> bool:
-        return _read_identity(Path(self.kept)) == self.identity
+        """Or somebody's file that cannot be read, which is there, too."""
+        try:
+            return _read_identity(Path(self.kept)) == self.identity
+        except (Damaged, ValueError):
+            return "\0" not in self.kept
 
 
 def claim(place: Path, context: SinkContext, what: str, *, written: bool) -> None:
@@ -160,18 +165,24 @@ def _identity(path: Path) -> str:
 
 def _read_identity(path: Path) -> str | None:
     try:
-        return path.read_text().strip() or None
+        return read_small(path).decode(errors="replace").strip() or None
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise Damaged(
+            f"{path}, which tells this job from others, cannot be read: {error.strerror or error}.",
+            untouched="Nothing was written.",
+            next="Put back a copy of it.",
+        ) from error
 
 
 def _read(place: Path) -> Claim | None:
     path = place / OWNER
     try:
-        return Claim(**{name: str(value) for name, value in json.loads(path.read_bytes()).items()})
+        return Claim(**{name: str(value) for name, value in read_object(path).items()})
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise Damaged(
             f"{path}, which says whose the table is, cannot be read: {error}.",
             untouched="Nothing was written.",
