@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, request
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Failed, Misuse, StrobeError
 
 LOG = logging.getLogger("strobe.test")
 
@@ -130,3 +130,31 @@ def test_nobody_there_and_no_token_are_said_with_the_way_out(world: World, tmp_p
     with pytest.raises(Failed, match="The token of job 'j' cannot be read: No such file"):
         world.ask("GET", "/x")
     world.server = LoopbackServer(world.token, world.perform, what="job", log=LOG)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"\0" * 99,
+     b"HTTP/1.1 500 No\r\nContent-Length: 3\r\n\r\nno!", b"HTTP/1.1 404 x\r\nContent-Length: 2\r\n\r\n[]",
+     b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 99_999, b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 500 + b"\r\n",
+     b'HTTP/1.1 409 x\r\n\r\n{"error":["a"],"next":{"a":1},"untouched":7}',
+     b"HTTP/1.1 302 x\r\nLocation: http://127.0.0.1:9/\r\n\r\n"],
+    ids=lambda answer: repr(answer[:20]),
+)  # fmt: skip
+def test_somebody_else_who_listens_there_by_now_is_an_error_in_words(tmp_path: Path, answer: bytes) -> None:
+    """The port of a driver that is gone may be anybody's."""
+    (tmp_path / "token").write_text("t")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(65536)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(StrobeError) as said:
+            request(server.getsockname()[1], tmp_path / "token", "GET", "/", who="job 'a'", gone="Look.")
+        thread.join()
+    assert isinstance(said.value.what, str)

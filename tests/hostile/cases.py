@@ -39,7 +39,7 @@ from strobe.store.locate import locate
 from tests.hostile.mutations import hostile, mutate
 from tests.hostile.world import DESCRIPTIONS, JOB, drafts, picture, pipeline, world_of
 
-__all__ = ["WAYS", "FakeSpark", "Violation", "noted", "run_case"]
+__all__ = ["WAYS", "Case", "FakeSpark", "Violation", "alarm", "cli", "noted", "run_case", "told", "unleased", "watched"]
 
 SECONDS: Final = 10
 WAITING: Final = 60
@@ -62,7 +62,7 @@ class _TooLong(BaseException):
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     root: Path  # a copy of the template
     snapshot: Path
     canary: Path
@@ -78,23 +78,27 @@ def run_case(seed: int, number: int, root: Path, some: int | None = None) -> str
     _remove(place)
     shutil.copytree(root / "template", world_of(root), symlinks=True)
     kind = dice.choice(list(_SNAPSHOTS))
-    case = _Case(world_of(root), world_of(root) / _SNAPSHOTS[kind], root / "canary", place / "scratch", dice)
+    case = Case(world_of(root), world_of(root) / _SNAPSHOTS[kind], root / "canary", place / "scratch", dice)
     done = f"seed {seed}, case {number}: {kind}: {mutate(dice, case.snapshot, case.canary)}"
     chosen = sorted(dice.sample(range(len(WAYS)), len(WAYS) if some is None else some))
-    before = picture(case.canary), _unleased(case)
+    before = picture(case.canary), unleased(case)
     for index in chosen:
-        before = _watched(*list(WAYS.items())[index], case, done, before)
+        name, way = list(WAYS.items())[index]
+        before = watched(name, way, case, done, before, changes=name == "dispose")
     return done
 
 
-def _watched(name: str, way: Callable[[_Case], int], case: _Case, done: str, before: _Pictures) -> _Pictures:
+def watched(
+    name: str, way: Callable[[Case], int], case: Case, done: str, before: _Pictures, *, changes: bool = False
+) -> _Pictures:
+    """`changes`: the command may change what it is given, by its nature."""
     _remove(case.scratch)
     case.scratch.mkdir()
     peak = _peak()
     out, here = io.StringIO(), Path.cwd()
     os.chdir(case.scratch)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), _alarm():
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), alarm():
             code = way(case)
     except _TooLong as late:
         raise Violation(f"{done}\n{name} {late}") from None
@@ -103,13 +107,13 @@ def _watched(name: str, way: Callable[[_Case], int], case: _Case, done: str, bef
     finally:
         os.chdir(here)
     noted(name, code)
-    said, after = out.getvalue(), (picture(case.canary), _unleased(case))
+    said, after = out.getvalue(), (picture(case.canary), unleased(case))
     problems = (
         (code not in (0, 1, 2), f"exit code {code}"),
         ("Traceback" in said, "a traceback is printed"),
         (_COMMANDS.search(said) is not None, "what it prints commands the terminal"),
         (after[0] != before[0], "a canary was touched"),
-        (name != "dispose" and after[1] != before[1], "the snapshot, or what lies beside it, was changed"),
+        (not changes and after[1] != before[1], "the snapshot, or what lies beside it, was changed"),
         (_peak() - peak > MEMORY, "it takes too much memory"),
         (_strangers(case), "something was left beside the case"),
     )
@@ -119,7 +123,7 @@ def _watched(name: str, way: Callable[[_Case], int], case: _Case, done: str, bef
     return after
 
 
-def _unleased(case: _Case) -> list[Any]:
+def unleased(case: Case) -> list[Any]:
     """A lease comes into the job's directory and goes again, which its time tells; everything in it is looked at."""
     place = str(case.root / "home" / "jobs" / JOB)
     return [each for each in picture(case.root) if each[0] != place]
@@ -132,8 +136,8 @@ def noted(name: str, code: int) -> None:
 # ── what people do with a snapshot ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _cli(*args: str) -> Callable[[_Case], int]:
-    def run(case: _Case) -> int:
+def cli(*args: str) -> Callable[[Case], int]:
+    def run(case: Case) -> int:
         words = [str(case.snapshot) if word == "SNAPSHOT" else word for word in args]
         try:
             main([*words, "--home", str(case.root / "home")])
@@ -143,11 +147,11 @@ def _cli(*args: str) -> Callable[[_Case], int]:
     return run
 
 
-def _plan(case: _Case) -> int:
-    return _told(lambda: _planned(case, _options(case)).exit_code)
+def _plan(case: Case) -> int:
+    return told(lambda: _planned(case, _options(case)).exit_code)
 
 
-def _planned(case: _Case, options: RestoreOptions) -> Any:
+def _planned(case: Case, options: RestoreOptions) -> Any:
     home, declared = JobHome(case.scratch / "home", JOB), pipeline()
     home.peek()
     found = locate(str(case.snapshot), case.root / "home")
@@ -156,12 +160,12 @@ def _planned(case: _Case, options: RestoreOptions) -> Any:
     )
 
 
-def _options(case: _Case) -> RestoreOptions:
+def _options(case: Case) -> RestoreOptions:
     allowed = (str(case.root / "theirs"),) if case.dice.random() < 0.8 else ()
     return RestoreOptions(str(case.snapshot), sinks_from=allowed)
 
 
-def _restore(case: _Case) -> int:
+def _restore(case: Case) -> int:
     """Everything of a restore but Spark's part of it: files laid out, channels filled, sinks copied."""
 
     def run() -> int:
@@ -176,10 +180,10 @@ def _restore(case: _Case) -> int:
             home.release()
         return 0
 
-    return _told(run)
+    return told(run)
 
 
-def _export(case: _Case) -> int:
+def _export(case: Case) -> int:
     """Names of operators come from the state's metadata, by way of Spark."""
     names = [hostile(case.dice, case.canary, text=True) for _ in range(3)]
     if case.dice.random() < 0.5:
@@ -192,7 +196,7 @@ def _export(case: _Case) -> int:
         written = export_snapshot(found, case.scratch / "there", case.root / "home", spark)
         return 1 if any(each.error for each in written) else 0
 
-    return _told(run)
+    return told(run)
 
 
 class FakeSpark:
@@ -227,7 +231,7 @@ class FakeSpark:
         return self._rows
 
 
-def _told(run: Callable[[], int]) -> int:
+def told(run: Callable[[], int]) -> int:
     """As the command line does it."""
     try:
         return run()
@@ -235,29 +239,29 @@ def _told(run: Callable[[], int]) -> int:
         return error.exit_code
 
 
-WAYS: Final[dict[str, Callable[[_Case], int]]] = {
-    "inspect": _cli("inspect", "SNAPSHOT"),
-    "inspect --json": _cli("inspect", "SNAPSHOT", "--json"),
-    "verify": _cli("verify", "SNAPSHOT"),
-    "verify --json": _cli("verify", "SNAPSHOT", "--json"),
-    "transactions": _cli("transactions", "SNAPSHOT"),
-    "sql .tables": _cli("sql", "SNAPSHOT", ".tables"),
-    "sql .schema": _cli("sql", "SNAPSHOT", ".schema"),
-    "sql state": _cli("sql", "SNAPSHOT", "from state.balances__1"),
-    "sql strange state": _cli("sql", "SNAPSHOT", "from state.balances"),
-    "sql state of a node": _cli("sql", "SNAPSHOT", "from state.a", "--format", "csv"),
-    "sql in flight": _cli("sql", "SNAPSHOT", "from in_flight.postings", "--format", "markdown"),
-    "sql messages": _cli("sql", "SNAPSHOT", "from in_flight.messages", "--json"),
-    "sql channel": _cli("sql", "SNAPSHOT", "from channel.postings"),
-    "sql table": _cli("sql", "SNAPSHOT", "from sink.balances"),
-    "sql files": _cli("sql", "SNAPSHOT", "from sink.postings"),
-    "sql meta": _cli("sql", "SNAPSHOT", "select * from meta.snapshot, meta.stages, meta.sinks, meta.sources"),
-    "diff": _cli("diff", "SNAPSHOT", "SNAPSHOT"),
+WAYS: Final[dict[str, Callable[[Case], int]]] = {
+    "inspect": cli("inspect", "SNAPSHOT"),
+    "inspect --json": cli("inspect", "SNAPSHOT", "--json"),
+    "verify": cli("verify", "SNAPSHOT"),
+    "verify --json": cli("verify", "SNAPSHOT", "--json"),
+    "transactions": cli("transactions", "SNAPSHOT"),
+    "sql .tables": cli("sql", "SNAPSHOT", ".tables"),
+    "sql .schema": cli("sql", "SNAPSHOT", ".schema"),
+    "sql state": cli("sql", "SNAPSHOT", "from state.balances__1"),
+    "sql strange state": cli("sql", "SNAPSHOT", "from state.balances"),
+    "sql state of a node": cli("sql", "SNAPSHOT", "from state.a", "--format", "csv"),
+    "sql in flight": cli("sql", "SNAPSHOT", "from in_flight.postings", "--format", "markdown"),
+    "sql messages": cli("sql", "SNAPSHOT", "from in_flight.messages", "--json"),
+    "sql channel": cli("sql", "SNAPSHOT", "from channel.postings"),
+    "sql table": cli("sql", "SNAPSHOT", "from sink.balances"),
+    "sql files": cli("sql", "SNAPSHOT", "from sink.postings"),
+    "sql meta": cli("sql", "SNAPSHOT", "select * from meta.snapshot, meta.stages, meta.sinks, meta.sources"),
+    "diff": cli("diff", "SNAPSHOT", "SNAPSHOT"),
     "plan": _plan,
     "restore": _restore,
     "export": _export,
-    "checkpoints": _cli("checkpoints", JOB),
-    "dispose": _cli("dispose", "SNAPSHOT"),
+    "checkpoints": cli("checkpoints", JOB),
+    "dispose": cli("dispose", "SNAPSHOT"),
 }
 
 
@@ -265,7 +269,7 @@ WAYS: Final[dict[str, Callable[[_Case], int]]] = {
 
 
 @contextlib.contextmanager
-def _alarm() -> Iterator[None]:
+def alarm() -> Iterator[None]:
     def ring(number: int, frame: FrameType | None) -> None:
         of = "of the processor" if number == signal.SIGPROF else "by the clock"
         raise _TooLong(f"takes more than {SECONDS if number == signal.SIGPROF else WAITING} s {of}")
@@ -286,7 +290,7 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _strangers(case: _Case) -> bool:
+def _strangers(case: Case) -> bool:
     above = case.canary.parent
     allowed = {
         above: {"template", "canary", "case"},

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from strobe.store.merkle import merkle_root
 
-__all__ = ["mutate"]
+__all__ = ["hostile", "mutate", "places", "strange"]
 
 Mutation = Callable[[random.Random, Path, Path], str]
 _HEX: Final = "0123456789abcdef"
@@ -41,8 +41,8 @@ def mutate(dice: random.Random, snapshot: Path, canary: Path) -> str:
 
 def _change_value(dice: random.Random, snapshot: Path, canary: Path) -> str:
     value = _load(snapshot)
-    places = list(_places(value))
-    where, parent, key = dice.choice(places)
+    every = list(places(value))
+    where, parent, key = dice.choice(every)
     what = dice.randrange(6)
     if what == 0 and isinstance(parent, dict):
         del parent[key]
@@ -52,7 +52,7 @@ def _change_value(dice: random.Random, snapshot: Path, canary: Path) -> str:
         parent[name] = parent.pop(key)
         said = f"{where} renamed {name!r:.60}"
     elif what == 2:
-        other, from_parent, from_key = dice.choice(places)
+        other, from_parent, from_key = dice.choice(every)
         parent[key] = json.loads(json.dumps(from_parent[from_key]))
         said = f"{where} becomes {other}"
     else:
@@ -177,6 +177,11 @@ def _strange_file(dice: random.Random, snapshot: Path, canary: Path) -> str:
     )
     if os.path.realpath(path.parent) != str(path.parent):
         raise LookupError
+    return strange(dice, path, canary)
+
+
+def strange(dice: random.Random, path: Path, canary: Path) -> str:
+    """What stands there becomes something that no snapshot has."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.is_dir():
@@ -216,8 +221,8 @@ def _log(dice: random.Random, snapshot: Path, canary: Path) -> str:
         return "nothing"
     entry = dice.choice(entries)
     lines = [json.loads(line) for line in _plain(entry).read_text().splitlines()]
-    places = list(_places(lines))
-    where, parent, key = dice.choice(places)
+    every = list(places(lines))
+    where, parent, key = dice.choice(every)
     adds = [line["add"] for line in lines if "add" in line]
     if adds and dice.random() < 0.6:
         adds[0]["path"] = dice.choice([hostile(dice, canary, text=True), "../escaped", "data/%2e%2e/../../escaped"])
@@ -255,11 +260,11 @@ def hostile(dice: random.Random, canary: Path, *, text: bool = False) -> Any:
     return dice.choice(values)
 
 
-def _places(value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def places(value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in list(items):
         yield f"{path}.{key}", value, key
-        yield from _places(each, f"{path}.{key}")
+        yield from places(each, f"{path}.{key}")
 
 
 def _plain(path: Path) -> Path:

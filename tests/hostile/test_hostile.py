@@ -16,6 +16,8 @@ from strobe.cli.main import main
 from strobe.hosts.spark.snapshot.export import export_snapshot
 from strobe.store.locate import locate
 from tests.hostile.cases import FakeSpark, Violation, run_case
+from tests.hostile.frames import run_frame_case
+from tests.hostile.homes import run_home_case
 from tests.hostile.world import build, picture
 
 CASES = 500
@@ -37,6 +39,31 @@ def test_no_snapshot_harms_whoever_looks_at_it(part: int, root: Path, pytestconf
     seed = pytestconfig.getoption("hypothesis_seed", None)
     for number in range(part * CASES // 10, (part + 1) * CASES // 10):
         run_case(int(seed) if str(seed).isdecimal() else 1, number, root, some=3)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_file_of_a_home_harms_whoever_looks_at_it(part: int, root: Path, pytestconfig: pytest.Config) -> None:
+    given = pytestconfig.getoption("hypothesis_seed", None)
+    for number in range(part * 50, (part + 1) * 50):
+        run_home_case(int(given) if str(given).isdecimal() else 1, number, root, some=3)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_frame_harms_whoever_listens(part: int, root: Path, pytestconfig: pytest.Config) -> None:
+    given = pytestconfig.getoption("hypothesis_seed", None)
+    for number in range(part * 50, (part + 1) * 50):
+        run_frame_case(int(given) if str(given).isdecimal() else 1, number, root)
+
+
+def test_a_home_that_nobody_touched_passes_everything(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.hostile.homes._spoil", lambda *_: "nothing")
+    codes: dict[str, set[int]] = {}
+    monkeypatch.setattr("tests.hostile.cases.noted", lambda name, code: codes.setdefault(name, set()).add(code))
+    for number in range(6):
+        run_home_case(1, number, root)
+    looking = {n: c for n, c in codes.items() if n in ("list", "explain", "transactions", "checks", "logs", "inspect")}
+    assert looking == {name: {0} for name in looking}
+    assert len(looking) == 6
 
 
 def test_a_snapshot_that_nobody_touched_passes_everything(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,12 @@ host that has them by name.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
@@ -30,7 +31,7 @@ from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage
 from strobe.hosts.spark.stage.inbox import Question
 from strobe.store import s3
 from tests.hostsim.bucket import Bucket
-from tests.hostsim.disk import Disk
+from tests.hostsim.disk import Disk, Replacement, replaced
 from tests.hostsim.scheduler import Killed, Scheduler
 from tests.hostsim.spark import Frame, NoWatermarks, PlayedRunner, Table, read_rows, write_files, write_parquet
 from tests.hostsim.threads import Clock, Pool, queue_module, threading_module
@@ -38,6 +39,7 @@ from tests.hostsim.threads import Clock, Pool, queue_module, threading_module
 __all__ = ["installed"]
 
 _HOST = ("strobe.store", "strobe.hosts.spark", "strobe.hosts.shared")
+_NAMES = ("threading", "queue", "ThreadPoolExecutor", "weakref")
 
 
 @contextlib.contextmanager
@@ -45,18 +47,14 @@ def installed(
     scheduler: Scheduler, disk: Disk, bucket: Bucket, supply: Callable[[str], tuple[int, bool]]
 ) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(s3, "_client", bucket.client))
-        for target, name, value in (*_threads(scheduler), *_clock(scheduler), *_spark(scheduler, supply)):
-            stack.enter_context(mock.patch.object(target, name, value))
+        stack.enter_context(replaced((s3, "_client", bucket.client)))
+        stack.enter_context(replaced(*_threads(scheduler), *_clock(scheduler), *_spark(scheduler, supply)))
         stack.enter_context(mock.patch.dict(os.environ))
         stack.enter_context(disk.installed())
         yield
 
 
-_Replacement = tuple[Any, str, Any]
-
-
-def _threads(scheduler: Scheduler) -> Iterator[_Replacement]:
+def _threads(scheduler: Scheduler) -> Iterator[Replacement]:
     names = {
         "threading": threading_module(scheduler),
         "queue": queue_module(scheduler),
@@ -64,10 +62,8 @@ def _threads(scheduler: Scheduler) -> Iterator[_Replacement]:
         # What is to be done when an object goes is done when the host says so, and never for a process that was killed.
         "weakref": SimpleNamespace(finalize=lambda of, act, *args: partial(act, *args)),
     }
-    for module in [m for n, m in list(sys.modules.items()) if n.startswith(_HOST)]:
-        for name, value in names.items():
-            if name in vars(module):
-                yield module, name, value
+    for module, name in _places(len(sys.modules)):
+        yield module, name, names[name]
     # Stages take turns when they start, so that a small machine is not overrun; here a turn has nothing to protect.
     yield stage_runner, "_turns", contextlib.nullcontext()
 
@@ -79,7 +75,19 @@ def _threads(scheduler: Scheduler) -> Iterator[_Replacement]:
     yield Question, "wait", wait
 
 
-def _clock(scheduler: Scheduler) -> Iterator[_Replacement]:
+@functools.cache
+def _places(loaded: int) -> tuple[tuple[ModuleType, str], ...]:
+    """The modules of the host that have one of these names, as long as no more modules are `loaded`."""
+    return tuple(
+        (module, name)
+        for title, module in list(sys.modules.items())
+        if title.startswith(_HOST)
+        for name in _NAMES
+        if name in vars(module)
+    )
+
+
+def _clock(scheduler: Scheduler) -> Iterator[Replacement]:
     clock = Clock(scheduler)
     for name in ("monotonic", "time", "sleep", "timer"):
         yield SYSTEM, name, getattr(clock, name)
@@ -90,7 +98,7 @@ def _clock(scheduler: Scheduler) -> Iterator[_Replacement]:
     yield crash_points, "point", point
 
 
-def _spark(scheduler: Scheduler, supply: Callable[[str], tuple[int, bool]]) -> Iterator[_Replacement]:
+def _spark(scheduler: Scheduler, supply: Callable[[str], tuple[int, bool]]) -> Iterator[Replacement]:
     runner = type("Runner", (PlayedRunner,), {"scheduler": scheduler, "supply": staticmethod(supply)})
 
     def drafts(pipeline: Any, *_: Any) -> list[DraftStage]:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from strobe.hosts.spark.channel.log import LOG, ChannelLog, entry_name
 from strobe.hosts.spark.commit.ledger import named_handles
 from strobe.model.errors import Damaged, StrobeError
 from strobe.model.ids import ChannelId, NodeId
-from strobe.store.codec import decode
+from strobe.store.codec import decode as decode_once
 from strobe.store.layout import MANIFEST, JobLayout
 from strobe.store.manifest import NOTHING, Manifest
 from strobe.store.places import checkpoints_of
@@ -36,6 +37,9 @@ __all__ = ["Laws"]
 
 _INCARNATION = re.compile(rb'"strobe.incarnation":(\d+)')
 _SHARED = ("incarnation.json", "ledger.json", MANIFEST)  # what drivers write by giving a file its name
+
+
+decode = functools.lru_cache(64)(decode_once)  # a manifest is looked at again whenever a part becomes visible
 
 
 class Laws:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,23 @@ def test_jobs_of_one_name_in_different_homes_do_not_disturb_each_other(
         batch = sink.last_batch()
         deliver(sink, frame, 0 if batch is None else batch + 1)
     assert len(committed(kafka, topic)) == 4
+
+
+@pytest.mark.parametrize(("first", "second"), [("copy", "original"), ("original", "copy")])
+def test_of_a_home_and_its_copy_elsewhere_the_first_that_starts_writes(
+    spark: SparkSession, kafka: str, tmp_path: Path, first: str, second: str
+) -> None:
+    topic, frame = new_topic(kafka), rows(spark, (1, "x"))
+    deliver(opened(strobe.KafkaSink(kafka, topic), frame, tmp_path / "home"), frame, 0)
+    shutil.copytree(tmp_path / "home", tmp_path / "copy")
+    (tmp_path / "home").rename(tmp_path / "original")
+    going_on = opened(strobe.KafkaSink(kafka, topic), frame, tmp_path / first, incarnation=2)
+    with pytest.raises(Misuse, match="the home was copied"):
+        opened(strobe.KafkaSink(kafka, topic), frame, tmp_path / second, incarnation=2)
+    going_on.close()
+    again = opened(strobe.KafkaSink(kafka, topic), frame, tmp_path / first, incarnation=3)
+    deliver(again, frame, 1)
+    assert len(committed(kafka, topic)) == 2
 
 
 # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────────

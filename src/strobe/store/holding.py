@@ -19,6 +19,7 @@ from typing import Final
 
 from strobe.model.errors import Failed
 from strobe.store.layout import JobLayout
+from strobe.store.small_files import open_regular
 
 __all__ = ["LEASE", "host_name", "is_held", "machine_of", "this_machine"]
 
@@ -43,7 +44,7 @@ def this_machine() -> str:
 def machine_of(lock: Path) -> str:
     """Where the lock was taken last; empty if nobody said so."""
     try:
-        with lock.open("rb") as file:
+        with open(lock, "rb", opener=open_regular) as file:
             return file.read(_LONGEST * 4).decode(errors="replace")
     except OSError:
         return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from strobe.store.private import open_private
+from strobe.store.small_files import open_regular, read_small
 
 __all__ = ["append_line", "read_lines"]
 
@@ -29,14 +30,12 @@ def append_line(path: Path, line: bytes) -> None:
 def read_lines(path: Path) -> list[bytes]:
     """None if the file is not there, or cannot be read."""
     try:
-        if path.stat().st_size > _LARGEST:
-            return []
-        return [line for line in path.read_bytes().split(b"\n") if line]
+        return [line for line in read_small(path, _LARGEST).split(b"\n") if line]
     except OSError:
         return []
 
 
 def _ends_whole(path: Path, end: int) -> bool:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         file.seek(end - 1)
         return file.read(1) == b"\n"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import SnapshotId
+from strobe.model.strict_json import parse
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
 from strobe.store.fencing import current_layout
 from strobe.store.filesystem import FilesystemStore
@@ -149,7 +150,7 @@ def _take(objects: ObjectStore, layout: JobLayout, owner: str) -> None:
 def _read(home: Path, job: str) -> _Note | None:
     local, key = FilesystemStore(home), JobLayout(job).store
     try:
-        value = json.loads(local.get(key))
+        value = parse(local.get(key))
         store, owner, stood = value["store"], value["owner"], value.get("home", "")
         if not (store is None or isinstance(store, str)) or not isinstance(owner, str) or not isinstance(stood, str):
             raise ValueError("a field has the wrong type")

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from strobe.model.errors import Damaged
 from strobe.store.layout import JobLayout
+from strobe.store.small_files import read_small
 
 __all__ = ["LIVE", "SPARK", "UNKNOWN", "Runtime", "read_runtime", "runtime_json"]
 
@@ -56,7 +57,7 @@ def read_runtime(home: Path, job: str) -> Runtime | None:
     """None if it was never started here."""
     path = home / JobLayout(job).runtime
     try:
-        return _decode(path.read_bytes())
+        return _decode(read_small(path))
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from strobe.store.jobs import jobs_in
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import Manifest
 from strobe.store.runtime import UNKNOWN, Runtime, read_runtime
+from strobe.store.small_files import read_object
 from strobe.web.drawing import Link, draw
 from strobe.web.home_place import HomePlace
 from strobe.web.snapshot_reader import SnapshotReader, links_of, nodes_of
@@ -143,7 +143,7 @@ class HomeReader:
     def _descriptions(self, name: str) -> Mapping[str, dict[str, Any]]:
         """What each stage was when it last started: operators, sources, schema."""
         try:
-            stages = json.loads((self.home / JobLayout(name).incarnation).read_bytes()).get("stages", {})
+            stages = read_object(self.home / JobLayout(name).incarnation).get("stages", {})
             return {uid: d for uid, d in stages.items() if isinstance(d, dict)}
         except (OSError, ValueError, AttributeError):
             return {}

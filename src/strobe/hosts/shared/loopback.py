@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import http.client
 import io
 import json
 import logging
@@ -22,18 +23,21 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.strangers import Opening, Strangers, end_connection, is_shortage
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.redaction import redact
+from strobe.store.small_files import read_small
 
 __all__ = ["Answer", "LoopbackServer", "error_answer", "request"]
 
 _LARGEST_BODY: Final = 1 << 16
 _LARGEST_REQUEST: Final = _LARGEST_BODY + (1 << 14)  # with its headers
+_LARGEST_ANSWER: Final = 256 << 20
 _REQUEST_SECONDS: Final = 10.0
+_NO_ANSWER: Final = (OSError, ValueError, RecursionError, http.client.HTTPException)
 _POLL: Final = 0.05  # seconds; how long a stop waits for the server's thread to look
 
 # Status and value; None if whoever asked has hung up.
@@ -189,7 +193,7 @@ def request(
 ) -> dict[str, Any]:
     """Ask `who` listens at this port, as "job 'ledger'". `gone`: what to do if nobody answers."""
     try:
-        token = token_file.read_text().strip()
+        token = read_small(token_file, _LARGEST_BODY).decode(errors="replace").strip()
     except OSError as error:
         raise Failed(f"The token of {who} cannot be read: {error.strerror}.", next="Ask as its owner.") from error
     asked = urllib.request.Request(
@@ -199,15 +203,36 @@ def request(
         headers={"Authorization": f"Bearer {token}"},
     )
     try:
-        # Never through a proxy, whatever the environment says: the token is for this machine alone.
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=timeout) as answer:
-            value = json.loads(answer.read())
-            return value if isinstance(value, dict) else {}
+        # Never through a proxy, whatever the environment says, nor to where an answer points: the token is for this
+        # machine alone.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay).open(asked, timeout=timeout) as answer:
+            return _object(answer)
     except urllib.error.HTTPError as error:
-        said = json.loads(error.read() or b"{}")
+        said = _object_if_any(error)
         kind = Misuse if error.code in (400, 404, 409) else Failed
         raise kind(
-            said.get("error", str(error)), untouched=said.get("untouched", ""), next=said.get("next", "")
+            said.get("error") or str(error), untouched=said.get("untouched", ""), next=said.get("next", "")
         ) from error
-    except (OSError, ValueError) as error:
+    except _NO_ANSWER as error:  # somebody else may listen there by now, and speak of other things
         raise Failed(f"{who[0].upper()}{who[1:]} does not answer: {error}.", next=gone) from error
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _object(answer: IO[bytes]) -> dict[str, Any]:
+    data = answer.read(_LARGEST_ANSWER + 1)
+    if len(data) > _LARGEST_ANSWER:
+        raise ValueError(f"the answer has more than {_LARGEST_ANSWER} bytes")
+    value = json.loads(data)
+    return value if isinstance(value, dict) else {}
+
+
+def _object_if_any(error: urllib.error.HTTPError) -> dict[str, str]:
+    """What an error says in words, if it is one of ours."""
+    try:
+        return {name: text for name, text in _object(error).items() if isinstance(text, str)}
+    except _NO_ANSWER:
+        return {}

@@ -18,6 +18,7 @@ from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
+from strobe.store.small_files import read_object
 
 __all__ = ["Memory", "Remembered"]
 
@@ -83,7 +84,7 @@ class Memory:
 
     def _read(self) -> Remembered:
         try:
-            value = json.loads(self._path.read_bytes())
+            value = read_object(self._path)
             return Remembered(
                 Incarnation(int(value["incarnation"])),
                 Timeline(int(value["timeline"])),

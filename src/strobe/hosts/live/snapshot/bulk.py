@@ -18,6 +18,7 @@ from typing import BinaryIO, Final, TypeAlias, TypeVar
 import msgspec
 
 from strobe.hosts.live.wire.control import PIECE
+from strobe.hosts.live.wire.framing import UNREADABLE
 from strobe.model.errors import Damaged, PeerFault
 from strobe.store.base import Data
 from strobe.store.check import read_blob
@@ -70,7 +71,7 @@ def unpacked(data: bytes) -> list[bytes]:
     """The messages; `PeerFault` if the bytes are no content."""
     try:
         return [bytes(raw) for raw in _raws(data)]
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise PeerFault(f"{len(data)} bytes are no content of a channel: {error}.") from None
 
 

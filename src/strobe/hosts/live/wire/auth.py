@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from strobe.hosts.live.wire.framing import FrameKind, frame
+from strobe.hosts.live.wire.framing import UNREADABLE, FrameKind, frame
 from strobe.model.errors import Misuse, PeerFault
 from strobe.model.ids import Incarnation
 
@@ -117,7 +117,7 @@ class Dialling:
         """Answers the challenge, once the other side has proved itself."""
         try:
             challenge = _challenge(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise PeerFault(f"A challenge cannot be read: {error}.") from None
         if not hmac.compare_digest(challenge.proof, _proof(self._key, b"accepting", self._hello, challenge.nonce)):
             raise _wrong("The accepting side does not know the key")
@@ -127,7 +127,7 @@ class Dialling:
     def answered(kind: int, body: bytes) -> Welcome | Refusal:
         try:
             return _welcome(body) if kind == FrameKind.WELCOME else _refusal(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise PeerFault(f"The answer to a greeting cannot be read: {error}.") from None
 
 
@@ -150,7 +150,7 @@ class Accepting:
             raise _wrong("The dialling side does not know the key")
         try:
             hello = _hello(self._hello)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise PeerFault(f"A greeting cannot be read: {error}.") from None
         if hello.version != VERSION:
             raise PeerFault(f"The peer speaks version {hello.version} of the protocol, and this process {VERSION}.")

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from strobe.hosts.live.wire.framing import UNREADABLE
 from strobe.model.errors import PeerFault
 
 __all__ = [
@@ -228,5 +229,5 @@ def unpack(item: bytes) -> Control | Piece:
         raise PeerFault(f"A control item of {len(item)} bytes is neither a message nor a piece of a state.")
     try:
         return _decoder.decode(memoryview(item)[1:])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise PeerFault(f"A control message cannot be read: {error}.") from None

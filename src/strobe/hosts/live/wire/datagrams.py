@@ -26,6 +26,7 @@ from typing import Final
 
 import msgspec
 
+from strobe.hosts.live.wire.framing import UNREADABLE
 from strobe.model.errors import HostFault
 
 __all__ = ["LARGEST", "Ack", "Data", "Incoming", "Outgoing", "Sealer", "new_key"]
@@ -76,7 +77,7 @@ class Sealer:
             return None
         try:
             return self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return None
 
 

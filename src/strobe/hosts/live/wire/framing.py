@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
+import msgspec
+
 from strobe.model.errors import Misuse, PeerFault
 
-__all__ = ["HANDSHAKE_LIMIT", "MAX_FRAME", "Frame", "FrameKind", "FrameReader", "check_limit", "frame"]
+__all__ = ["HANDSHAKE_LIMIT", "MAX_FRAME", "UNREADABLE", "Frame", "FrameKind", "FrameReader", "check_limit", "frame"]
 
 MAX_FRAME: Final = 1 << 24
 HANDSHAKE_LIMIT: Final = 1024
+
+# What msgspec raises of bytes that it cannot read.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _HEAD = struct.Struct("!IB")
 HEAD: Final = _HEAD.size

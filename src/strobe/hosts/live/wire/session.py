@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from strobe.hosts.live.wire.framing import MAX_FRAME, FrameKind, frame
+from strobe.hosts.live.wire.framing import MAX_FRAME, UNREADABLE, FrameKind, frame
 from strobe.model.errors import HostFault, PeerFault
 
 __all__ = ["WINDOW", "Session"]
@@ -183,7 +183,7 @@ class Session:
         """A DATA frame: the items in it that are new."""
         try:
             first, items = _decode_data(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise PeerFault(f"A data frame cannot be read: {error}.") from None
         known = self.received + 1
         if first > known or first < 1:
@@ -198,7 +198,7 @@ class Session:
     def acknowledgement(self, body: bytes) -> None:
         try:
             number = _decode_ack(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise PeerFault(f"An acknowledgement cannot be read: {error}.") from None
         if not self._is_known(number):
             raise PeerFault(f"Item {number} was acknowledged, but {self._next - 1} is the last one that was sent.")

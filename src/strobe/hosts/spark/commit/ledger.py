@@ -22,7 +22,6 @@ lost the ledger would otherwise take staged rows for rows that were never there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -36,6 +35,7 @@ from strobe.model.errors import Damaged, HostFault
 from strobe.model.ids import SnapshotId, Timeline
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import NOTHING, Manifest
+from strobe.store.small_files import read_object
 
 __all__ = ["Entry", "Ledger", "PartState", "SinkLedger", "named_handles", "read_ledgers"]
 
@@ -283,7 +283,7 @@ def _entry(value: Mapping[str, Any]) -> Entry:
 
 def _read(path: Path) -> Ledger | None:
     try:
-        value = json.loads(path.read_bytes())
+        value = read_object(path)
         if value["format"] != _FORMAT:
             raise ValueError(f"its format is {value['format']!r}, and this Strobe reads {_FORMAT}")
         boundary = int(value["boundary"])

@@ -10,7 +10,8 @@ job, one whose home was moved is the same, and so is one that goes on after a re
 original is still there, is another; it may write to what was copied along with it.
 
 A system outside cannot be copied along: there a copy of a home may not write at all while the original is still there
-(`check_no_copy`). On another machine nobody can tell a copy from a home that was moved.
+(`check_no_copy`). Where nobody can see the original, because it was moved or is on another machine, the names of starts
+tell which of the two wrote last (`starts`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from typing import Final
 
 from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import SinkContext
+from strobe.hosts.spark.connectors.starts import check_start, follow, last_start
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
+from strobe.store.small_files import read_object, read_small
 
 __all__ = ["OWNER", "Claim", "check_no_copy", "claim", "why_not_mine"]
 
@@ -48,7 +51,11 @@ class Claim:
 
     @property
     def still_there(self) -> bool:
-        return _read_identity(Path(self.kept)) == self.identity
+        """Or somebody's file that cannot be read, which is there, too."""
+        try:
+            return _read_identity(Path(self.kept)) == self.identity
+        except (Damaged, ValueError):
+            return "\0" not in self.kept
 
 
 def claim(place: Path, context: SinkContext, what: str, *, written: bool) -> None:
@@ -57,11 +64,11 @@ def claim(place: Path, context: SinkContext, what: str, *, written: bool) -> Non
     mine = Claim(_identity(context.identity_file), context.job, str(context.stage), _real(context.identity_file))
     try:
         place.mkdir(parents=True, exist_ok=True)
-        if _note(place, mine, replace=False):
-            return
-        problem = why_not_mine(place, context, what, written=written)
-        if problem is not None:
-            raise problem
+        if not _note(place, mine, replace=False):
+            problem = why_not_mine(place, context, what, written=written)
+            if problem is not None:
+                raise problem
+        follow(place, context.identity_file, context.incarnation, what)
         if _read(place) != mine:
             _note(place, mine, replace=True)
     except OSError as error:
@@ -92,6 +99,10 @@ def why_not_mine(place: Path, context: SinkContext, what: str, *, written: bool)
             untouched="Nothing was written.",
             next=f"Give the sink back to {found.stage!r}, or give {context.stage!r} another path.",
         )
+    try:
+        check_start(last_start(place), context.identity_file, context.incarnation, what)
+    except Misuse as error:
+        return error
     return None
 
 
@@ -154,18 +165,24 @@ def _identity(path: Path) -> str:
 
 def _read_identity(path: Path) -> str | None:
     try:
-        return path.read_text().strip() or None
+        return read_small(path).decode(errors="replace").strip() or None
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise Damaged(
+            f"{path}, which tells this job from others, cannot be read: {error.strerror or error}.",
+            untouched="Nothing was written.",
+            next="Put back a copy of it.",
+        ) from error
 
 
 def _read(place: Path) -> Claim | None:
     path = place / OWNER
     try:
-        return Claim(**{name: str(value) for name, value in json.loads(path.read_bytes()).items()})
+        return Claim(**{name: str(value) for name, value in read_object(path).items()})
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise Damaged(
             f"{path}, which says whose the table is, cannot be read: {error}.",
             untouched="Nothing was written.",

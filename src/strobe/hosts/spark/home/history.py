@@ -21,6 +21,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.model.redaction import redact
 from strobe.store.manifest import Manifest
 from strobe.store.private import open_private
+from strobe.store.small_files import open_regular
 from strobe.store.times import milliseconds_between
 
 __all__ = [
@@ -154,7 +155,8 @@ def past_of_manifest(manifest: Manifest) -> PastSnapshot:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
-            yield from file
-    except FileNotFoundError:
+        with open(path, "rb", opener=open_regular) as file:
+            if os.fstat(file.fileno()).st_size <= 4 * LARGEST:
+                yield from file
+    except OSError:
         return

@@ -39,6 +39,7 @@ from strobe.store.holding import LEASE, host_name, machine_of, this_machine
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
 from strobe.store.runtime import UNKNOWN, read_runtime, runtime_json
+from strobe.store.small_files import read_object
 
 __all__ = ["LEASE", "JobHome", "JobMemory", "host_name"]
 
@@ -269,7 +270,7 @@ class JobHome:
     def _read_memory(self) -> JobMemory:
         path = self.path(self.layout.incarnation)
         try:
-            return memory_from_json(json.loads(path.read_bytes()))
+            return memory_from_json(read_object(path))
         except FileNotFoundError as error:
             # Written before anything else of a job: if there is anything else, somebody has taken it away.
             if not self.path(self.layout.stages).exists():

@@ -13,6 +13,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.model.redaction import redact
 from strobe.store.layout import JobLayout
 from strobe.store.private import open_private
+from strobe.store.small_files import read_object
 
 __all__ = ["Supervision", "SupervisorStatus", "note_supervision", "read_supervision"]
 
@@ -55,7 +56,7 @@ def note_supervision(home: Path, job: str, supervision: Supervision) -> None:
 def read_supervision(home: Path, job: str) -> Supervision | None:
     """None without a supervisor that is alive, on this machine."""
     try:
-        value: dict[str, Any] = json.loads((home / JobLayout(job).supervisor).read_bytes())
+        value = read_object(home / JobLayout(job).supervisor)
         next_start, began = value.pop("next_start"), value.pop("began")
         status = SupervisorStatus(**value)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 from strobe.hosts.spark import crash_points
@@ -13,6 +12,7 @@ from strobe.model.errors import StrobeError
 from strobe.store.fencing import take_over
 from strobe.store.places import settle
 from strobe.store.signing import signer
+from strobe.store.small_files import read_object
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["open_checkpoints"]
@@ -38,7 +38,7 @@ def _shut_savepoint(home: JobHome) -> None:
     """An earlier driver that died, or was given up, while it wrote a savepoint must not complete it any more."""
     note = home.path(home.layout.savepoint_under_way)
     try:
-        place = json.loads(note.read_bytes())["place"]
+        place = read_object(note)["place"]
         fence_target(str(place))
     except FileNotFoundError:
         return

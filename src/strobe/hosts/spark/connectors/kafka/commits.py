@@ -5,7 +5,8 @@ everything up to batch N is visible. Rows and record appear together or not at a
 is the truth, and nothing else has to be remembered. One record is kept for each sink and timeline.
 
 A record also says whose it is (`owner`, a name that a job's home makes up once) and which incarnation wrote it: by that
-a driver that was given up, or another job with the same transactional id, is told apart and told so.
+a driver that was given up, or another job with the same transactional id, is told apart and told so. One more record
+for each id has the name of the start that wrote last, which tells a copy of a home (`connectors.starts`).
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ class CommitLog:
         self.cluster = cluster
         self.topic = topic
         self.transactional_id = transactional_id
+        self.start: str | None = None  # which start wrote last, as of the last reading (`connectors.starts`)
+
+    @property
+    def start_key(self) -> bytes:
+        return f"{self.transactional_id}/start".encode()
 
     def key(self, timeline: int) -> bytes:
         return f"{self.transactional_id}/{timeline}".encode()
@@ -172,6 +178,8 @@ class CommitLog:
                 if (message.offset() or 0) >= end:
                     break
                 continue
+            if message.key() == self.start_key and message.value() is not None:
+                self.start = message.value().decode(errors="replace")
             name, _, timeline = (message.key() or b"").decode(errors="replace").rpartition("/")
             value = message.value()
             if name == self.transactional_id and timeline.isdigit() and value is not None:

@@ -124,14 +124,15 @@ class KafkaSink(TransactionalSink):
                 next="Make it with Kafka's own tools, with as many partitions as its consumers need.",
             )
         owner, transactional_id = self._id(context)
-        check_no_copy(context.staging.parent / _OWNER, where)
+        kept = context.staging.parent / _OWNER
+        check_no_copy(kept, where)
         log = CommitLog(self._cluster, self.commits, transactional_id)
         log.ensure(topics)
         if self.topic is not None:
             self._limits = self._cluster.limits([self.topic])
             self._asked = SYSTEM.monotonic()
         me = CommitRecord(owner, context.job, context.name, int(context.timeline), int(context.incarnation), -1)
-        self._publisher = Publisher(self._cluster, log, me, self._settings)
+        self._publisher = Publisher(self._cluster, log, me, self._settings, kept)
         self._publisher.open(_needs(PartSize(), self._limits))
         self._letters = Letters(self.dead_letters, context, where)
         self._staging = Staging(context, options={"compression": "snappy"})

@@ -19,13 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Unreachable
 from strobe.hosts.spark.connectors.kafka.client import KafkaCluster
 from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord, check_owner
+from strobe.hosts.spark.connectors.starts import begin, check_start
 from strobe.model.errors import Fenced, StrobeError
+from strobe.model.ids import Incarnation
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -63,8 +66,12 @@ class Needs:
 class Publisher:
     """The producer of one sink, and what is visible of it."""
 
-    def __init__(self, cluster: KafkaCluster, log: CommitLog, me: CommitRecord, settings: Mapping[str, Any]) -> None:
-        """`me` is the record that a start writes: whose, which timeline and incarnation."""
+    def __init__(
+        self, cluster: KafkaCluster, log: CommitLog, me: CommitRecord, settings: Mapping[str, Any], kept: Path
+    ) -> None:
+        """`me` is the record that a start writes: whose, which timeline and incarnation. `kept` is the file of the home
+        that has the owner's name."""
+        self._kept = kept
         self._cluster = cluster
         self._log = log
         self._me = me
@@ -84,7 +91,12 @@ class Publisher:
         self._renew(needs)
         known = self._records.get(self._me.timeline)
         mine = self._record(self._me.timeline, -1 if known is None else known.through, None, 0)
-        self._transact(lambda producer: None, mine)
+        start = begin(self._kept, Incarnation(self._me.incarnation))
+
+        def say(producer: Producer) -> None:
+            producer.produce(self._log.topic, start.name.encode(), self._log.start_key, partition=0)
+
+        self._transact(say, mine)
 
     def publish(
         self, timeline: int, through: int, snapshot: int | None, needs: Needs, send: Callable[[Producer, Any], int]
@@ -216,6 +228,7 @@ class Publisher:
             raise self._cluster.explain(error.args[0], "no transactions can be made") from None
         records = self._log.read()
         check_owner(records.values(), self._me.owner, self._log.transactional_id)
+        check_start(self._log.start, self._kept, Incarnation(self._me.incarnation), f"Kafka at {self._cluster.servers}")
         newest = max((r.incarnation for r in records.values()), default=0)
         if newest > self._me.incarnation:
             raise Fenced(

@@ -32,6 +32,7 @@ from strobe.hosts.spark.connectors.base import Part, SinkContext, Unreachable
 from strobe.hosts.spark.connectors.ownership import check_no_copy
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, quoted
 from strobe.hosts.spark.connectors.postgres.load import MARKS, SINKS
+from strobe.hosts.spark.connectors.starts import begin, check_start
 from strobe.model.errors import Fenced, Misuse
 
 __all__ = ["Marks", "PreparedPart", "owner_of"]
@@ -40,6 +41,7 @@ _LONGEST: Final = 199  # bytes of a prepared transaction's name
 _NUMBERS: Final = re.compile(r"(\d+)/(\d+)/(-?\d+)-(\d+)/[0-9a-f]+")
 _PATIENCE: Final = 10.0  # seconds for connections of an older driver to end
 _OWNER: Final = "owner"
+_START: Final = "start of"
 
 
 def owner_of(context: SinkContext, what: str) -> str:
@@ -103,7 +105,8 @@ class Marks:
         self._make_tables(connection)
         self._check_owner(connection)
         self.send_away(connection, older=True)
-        with self._alone(connection):
+        with self._alone(connection), connection.transaction():
+            self._follow(connection)
             standing = connection.execute(
                 f"INSERT INTO {self.of(SINKS)} AS s (sink, owner, table_name, incarnation, at) "
                 "VALUES (%s, %s, %s, %s, now()) ON CONFLICT (sink) DO UPDATE SET incarnation = excluded.incarnation, "
@@ -111,9 +114,26 @@ class Marks:
                 "WHERE s.incarnation <= excluded.incarnation AND s.owner = excluded.owner RETURNING 1",
                 (self.sink, self.owner, self.table, int(self.context.incarnation)),
             ).fetchone()
-        if standing is None:
-            self._check_owner(connection)
-            raise self._fenced()
+            if standing is None:
+                self._check_owner(connection)
+                raise self._fenced()
+
+    def _follow(self, connection: psycopg.Connection[Any]) -> None:
+        """Note which start of which home this is; Misuse if another home has written since (`starts`). A row of
+        `strobe_sinks` has the name of the start in the place of an owner."""
+        kept, incarnation, what = self._kept, self.context.incarnation, f"Table {self.table} at {self.dsn.address}"
+        row = f"{_START} {self.sink}"
+        last = connection.execute(f"SELECT owner FROM {self.of(SINKS)} WHERE sink = %s", (row,)).fetchone()
+        check_start(None if last is None else str(last[0]), kept, incarnation, what)
+        connection.execute(
+            f"INSERT INTO {self.of(SINKS)} (sink, owner, table_name, incarnation, at) VALUES (%s, %s, %s, %s, now()) "
+            "ON CONFLICT (sink) DO UPDATE SET owner = excluded.owner, incarnation = excluded.incarnation, at = now()",
+            (row, begin(kept, incarnation).name, self.table, int(incarnation)),
+        )
+
+    @property
+    def _kept(self) -> Path:
+        return self.context.staging.parent / _OWNER
 
     def _fenced(self) -> Fenced:
         return Fenced(
@@ -178,7 +198,7 @@ class Marks:
             f"{self.dsn.address}, schema {self.schema}: the batches of the two would be taken for each other's.",
             untouched="Nothing was written.",
             next="Run the job with that home, or give this one another name. If the other is gone for good: "
-            f"DELETE FROM {quoted(self.schema, SINKS)} WHERE sink = '{self.sink}'; "
+            f"DELETE FROM {quoted(self.schema, SINKS)} WHERE sink IN ('{self.sink}', '{_START} {self.sink}'); "
             f"DELETE FROM {quoted(self.schema, MARKS)} WHERE sink = '{self.sink}'",
         )
 
