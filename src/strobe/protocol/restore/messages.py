@@ -1,6 +1,6 @@
 """What the restore machines say to each other and to the host, and the fence between incarnations.
 
-`restore.py` has the theory.
+The theory is in the package.
 """
 
 from __future__ import annotations

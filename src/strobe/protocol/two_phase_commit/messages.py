@@ -1,4 +1,4 @@
-"""What the machines of two-phase commit say to each other and to the host. `two_phase_commit.py` has the theory."""
+"""What the machines of two-phase commit say to each other and to the host. The theory is in the package."""
 
 from __future__ import annotations
 
