@@ -34,8 +34,8 @@ _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
 
 
 def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
-    number = home.memory.generation if generation is None else generation
-    return home.path(home.layout.stage_checkpoint(uid, home.memory.timeline, number))
+    number = home.record.generation if generation is None else generation
+    return home.path(home.layout.stage_checkpoint(uid, home.record.timeline, number))
 
 
 def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:
@@ -43,8 +43,8 @@ def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:
     holder = JobHome(home, job)
     holder.peek()
     found = {}
-    for uid in holder.memory.stages:
-        places = [stage_checkpoint(holder, uid, g) for g in range(holder.memory.generation + 1)]
+    for uid in holder.record.stages:
+        places = [stage_checkpoint(holder, uid, g) for g in range(holder.record.generation + 1)]
         place = next((p for p in reversed(places) if p.is_dir()), None)
         logged = None if place is None else spark_checkpoint.last_logged(place)
         if place is not None and logged is not None and (bad := bad_files.read(place, logged)).count:
@@ -96,7 +96,7 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
     for uid in uids:
         new = stage_checkpoint(home, uid)
         old = next(
-            (p for g in reversed(range(home.memory.generation)) if (p := stage_checkpoint(home, uid, g)).is_dir()), None
+            (p for g in reversed(range(home.record.generation)) if (p := stage_checkpoint(home, uid, g)).is_dir()), None
         )
         if old is None or new.exists():
             continue
@@ -119,7 +119,7 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
 
 def _forget_older(home: JobHome, uid: NodeId) -> None:
     """The files are links: what Spark lets go of in the new directory would stay on the disk by the old ones."""
-    for generation in range(home.memory.generation):
+    for generation in range(home.record.generation):
         home.discard(stage_checkpoint(home, uid, generation).parent)
 
 

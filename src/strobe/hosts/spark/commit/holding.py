@@ -109,7 +109,7 @@ def release_offline(home: Path, job: str, snapshot: SnapshotId, by: str) -> Rele
     claim.claim(lambda reason: None)
     try:
         waiting, parts = _waiting_on_disk(home, job, upto=snapshot)
-        if not waiting or (snapshot not in waiting and snapshot > claim.memory.snapshot):
+        if not waiting or (snapshot not in waiting and snapshot > claim.record.snapshot):
             raise not_held(snapshot, _waiting_on_disk(home, job)[0])
         # A savepoint, or one that is gone, names nothing of its own: what was held before it is meant.
         release = Release(waiting[-1], by, utc_now(), parts)

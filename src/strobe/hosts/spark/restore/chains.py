@@ -48,7 +48,7 @@ def lay_chains(
 ) -> tuple[Pipeline, list[DraftStage]]:
     """The pipeline as it runs, resumed or restored. Touches nothing."""
     before = _before(home, options)
-    restores = options.snapshot is not None or home.memory.restoring is not None
+    restores = options.snapshot is not None or home.record.restoring is not None
     runs, chosen = chain_stages(pipeline, drafts, before.bound)
     now = chained_into(runs)
     for uid, host in before.chained.items():
@@ -81,7 +81,7 @@ def _is_same(host: NodeId | None, before: NodeId, runs: Pipeline) -> bool:
 
 
 def _before(home: JobHome, options: RestoreOptions) -> _Before:
-    intent = home.memory.restoring
+    intent = home.record.restoring
     if options.snapshot is not None or intent is not None:
         if options.snapshot is not None:
             found = locate(options.snapshot, home.home, options.root, options.signer())
@@ -90,8 +90,8 @@ def _before(home: JobHome, options: RestoreOptions) -> _Before:
             found = unfinished(intent, home)
         manifest = found.load()
         return _Before(frozenset(manifest.nodes), chained_in(manifest))
-    begun = frozenset(uid for uid in home.memory.stages if _has_begun(home, uid)) | _on_disk(home)
-    chained = computed_by((uid, described) for uid, described in home.memory.stages.items() if uid in begun)
+    begun = frozenset(uid for uid in home.record.stages if _has_begun(home, uid)) | _on_disk(home)
+    chained = computed_by((uid, described) for uid, described in home.record.stages.items() if uid in begun)
     return _Before(begun, chained)
 
 
@@ -104,7 +104,7 @@ def _on_disk(home: JobHome) -> frozenset[NodeId]:
 
 def _has_begun(home: JobHome, uid: NodeId) -> bool:
     """Whether it has planned a batch, in any generation of its checkpoint."""
-    line = home.memory.timeline
+    line = home.record.timeline
     place = home.path(home.layout.stage_checkpoint(uid, line, 0)).parent.parent
     return any(
         path.name.isdecimal()

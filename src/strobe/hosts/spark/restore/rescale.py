@@ -165,7 +165,7 @@ def _rewrite(
     changes: Mapping[NodeId, tuple[int, int]],
     sources: Mapping[NodeId, tuple[NodeId, ...]],
 ) -> None:
-    generation = home.memory.generation + 1
+    generation = home.record.generation + 1
     for uid in dict.fromkeys((*changes, *sources)):
         new = stage_checkpoint(home, uid, generation)
         try:

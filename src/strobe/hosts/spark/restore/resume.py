@@ -126,7 +126,7 @@ def _place_of(home: JobHome, uid: NodeId) -> str:
     checkpoint = stage_checkpoint(home, uid)
     logged, committed = spark_checkpoint.last_logged(checkpoint), spark_checkpoint.last_committed(checkpoint)
     if logged is None:
-        return "has not begun" if uid in home.memory.stages else "new"
+        return "has not begun" if uid in home.record.stages else "new"
     again = "" if logged == committed else f", and runs batch {logged} again"
     return f"goes on {'at its start' if committed is None else f'behind batch {committed}'}{again}"
 
@@ -158,7 +158,7 @@ def bring_up(
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
     moved: dict[NodeId, dict[str, str]] = {}
     options = with_newest(pipeline, home, options)
-    if options.snapshot is not None or home.memory.restoring is not None:
+    if options.snapshot is not None or home.record.restoring is not None:
         restore_job(RestoreContext(pipeline, drafts, descriptions, home, base, options), spark)
     else:
         sources = _check_file(pipeline, drafts, home, descriptions, options, _warn, _note)
@@ -188,7 +188,7 @@ def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, war
     before: dict[NodeId, Columns] = {}
     for draft in drafts:
         uid = draft.spec.uid
-        path, noted = home.path(home.layout.channel(uid)), home.memory.stages.get(uid)
+        path, noted = home.path(home.layout.channel(uid)), home.record.stages.get(uid)
         if pipeline.readers(uid) and noted is not None and (path / LOG).is_dir():
             held[uid] = table_columns(path)
             known = Columns.from_json(noted.get("columns")) if isinstance(noted, Mapping) else None
@@ -201,7 +201,7 @@ def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, war
 
 def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
     """Stages that have done something on this timeline and are not in the file any more."""
-    known = (uid for uid in home.memory.stages if uid not in pipeline.stages)
+    known = (uid for uid in home.record.stages if uid not in pipeline.stages)
     return [uid for uid in known if spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None]
 
 
@@ -209,7 +209,7 @@ def with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> R
     """Dropping a stage begins a new line of history, at the newest checkpoint."""
     removed = _removed(pipeline, home)
     replaced = replacements(pipeline, removed)
-    if options.snapshot is not None or home.memory.restoring is not None or not removed:
+    if options.snapshot is not None or home.record.restoring is not None or not removed:
         return options
     dropped = [uid for uid in removed if uid not in replaced]
     if dropped and not options.allow_non_restored_state:
@@ -237,7 +237,7 @@ def _check_file(
     former = _former(pipeline, drafts, home, warn)
     then = {**descriptions, **{d.spec.uid: former.now(d) for d in drafts if former.concerns(d)}}
     for uid in pipeline.stages:
-        before = home.memory.stages.get(uid)
+        before = home.record.stages.get(uid)
         if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
             continue
         differences = compare_stages(former.without_casts(before), former.without_casts(then[uid]))
@@ -259,11 +259,11 @@ def _moved(
 ) -> tuple[dict[NodeId, dict[str, str]], list[str]]:
     """The stages whose checkpoints name files by paths that are not theirs any more: of the directories that they read,
     by old and new path, and, if the home itself has moved, of their own. And what a person should know of it."""
-    homes = Homes.of(home.memory.home, home.home)
+    homes = Homes.of(home.record.home, home.home)
     found: dict[NodeId, dict[str, str]] = {}
     warnings: list[str] = []
     for uid in pipeline.stages:
-        before, checkpoint = home.memory.stages.get(uid), stage_checkpoint(home, uid)
+        before, checkpoint = home.record.stages.get(uid), stage_checkpoint(home, uid)
         if not isinstance(before, Mapping) or spark_checkpoint.last_logged(checkpoint) is None:
             continue
         files, now = before.get("directories"), descriptions[uid].get("directories")
@@ -278,9 +278,9 @@ def _moved(
 def _look_at_sinks(
     pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]], warn: _Say
 ) -> None:
-    homes = Homes.of(home.memory.home, home.home)
+    homes = Homes.of(home.record.home, home.home)
     for uid in pipeline.stages:
-        before = home.memory.stages.get(uid)
+        before = home.record.stages.get(uid)
         if isinstance(before, Mapping) and spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None:
             for sentence in changed_sinks(before.get("writes"), descriptions[uid]["writes"], homes):
                 warn(uid, sentence)
@@ -312,12 +312,12 @@ def _add_stages(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome)
 
 
 def _is_added(uid: NodeId, home: JobHome) -> bool:
-    known = home.memory.stages
+    known = home.record.stages
     return bool(known) and uid not in known and not start_positions(stage_checkpoint(home, uid))
 
 
 def _new_sources(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome) -> list[tuple[NodeId, str]]:
     """Stages that the job did not have and that read a source, with what that means."""
     places = {d.spec.uid: source_places(d.result) for d in drafts if _is_added(d.spec.uid, home)}
-    known = set(home.memory.stages)
+    known = set(home.record.stages)
     return [(uid, begins_somewhere(pipeline, uid, at, (), known)) for uid, at in places.items() if at]

@@ -196,7 +196,7 @@ class BucketTarget:
 
 def mark_of(home: JobHome) -> bytes:
     """What the marker of this driver's savepoints says."""
-    incarnation = home.memory.incarnation
+    incarnation = home.record.incarnation
     return json.dumps(
         {"job": home.job, "host": host_name(), "home": str(home.home), "incarnation": incarnation}
     ).encode()
