@@ -1,6 +1,6 @@
 """Phases as a literal table: what follows a phase, and on which event. A machine moves by its table alone.
 
-The table has every move that is legal. A machine that asks for another one has a fault of its own, whoever called it:
+The table has every move that is legal. A machine that asks for another one has a fault of its own, not of its caller:
 each step checks what came from outside before it moves. The same table draws the diagram in the docs, and the test of a
 machine takes every move of its table, so that none stands there for nothing.
 

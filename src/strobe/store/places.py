@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from strobe.model.errors import Damaged, Misuse
 from strobe.store.base import Absent, AlreadyThere, ObjectStore
 from strobe.store.fencing import current_layout
@@ -43,6 +45,9 @@ class _Note:
             return self.store
         moved = os.path.normpath(home.absolute() / os.path.relpath(self.store, self.home))
         return moved if os.path.isdir(moved) else self.store
+
+
+_decode = msgspec.json.Decoder(_Note).decode
 
 
 def open_objects(place: str | Path, *, on_point: OnPoint = no_point) -> ObjectStore:
@@ -131,19 +136,15 @@ def _take(objects: ObjectStore, layout: JobLayout, owner: str) -> None:
 def _read(home: Path, job: str) -> _Note | None:
     local, key = FilesystemStore(home), JobLayout(job).store
     try:
-        value = json.loads(local.get(key))
-        store, owner, stood = value["store"], value["owner"], value.get("home", "")
-        if not (store is None or isinstance(store, str)) or not isinstance(owner, str) or not isinstance(stood, str):
-            raise ValueError("a field has the wrong type")
+        return _decode(local.get(key))
     except Absent:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(
             f"{local.describe(key)}, which says where the checkpoints of job {job!r} are, cannot be read: {error}.",
             untouched="Nothing was changed.",
             next="Put back a copy of it, or delete it if the checkpoints are in the home directory.",
         ) from error
-    return _Note(store, owner, stood)
 
 
 def _write(local: FilesystemStore, layout: JobLayout, note: _Note) -> None:

@@ -13,9 +13,9 @@ Two rules keep the lives apart:
 
 Whatever goes wrong (a node dies or refuses, the time is over, the coordinator itself dies) is answered by beginning
 again with a higher incarnation; rule 2 makes the remains of the failed attempt harmless. An incarnation is claimed
-durably before its first order leaves, so two attempts never share one, whoever makes them. The *timeline* names what
-the nodes write: it rises with every restore, and again when an attempt fails after its first start, because somebody
-may have written under it.
+durably before its first order leaves, so two attempts never share one, even of two coordinators. The *timeline* names
+what the nodes write: it rises with every restore, and again when an attempt fails after its first start, because
+somebody may have written under it.
 
 The phases of a node are a table in `participant`, those of the coordinator in `coordinator`;
 `docs/reference/phases.md` draws both.

@@ -153,7 +153,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """Given up. Whoever had been stopped stays stopped; the snapshot is untouched and can be restored again."""
+    """Given up. Nodes that were stopped stay stopped; the snapshot is untouched and can be restored again."""
 
     snapshot: SnapshotId
     reason: str

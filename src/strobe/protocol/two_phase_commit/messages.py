@@ -49,7 +49,7 @@ class Finding(Enum):
     """What the invariants of a snapshot say."""
 
     HOLDS = "holds"
-    VIOLATED = "violated"  # or could not be evaluated: whoever cannot say that it holds says this
+    VIOLATED = "violated"  # or could not be evaluated
     POSTPONED = "postponed"  # it cannot be asked of this snapshot: the next one's finding counts for both
 
 

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
@@ -49,6 +51,9 @@ class Claim:
     @property
     def still_there(self) -> bool:
         return _read_identity(Path(self.kept)) == self.identity
+
+
+_decode = msgspec.json.Decoder(Claim).decode
 
 
 def claim(place: Path, context: SinkContext, what: str, *, written: bool) -> None:
@@ -162,10 +167,10 @@ def _read_identity(path: Path) -> str | None:
 def _read(place: Path) -> Claim | None:
     path = place / OWNER
     try:
-        return Claim(**{name: str(value) for name, value in json.loads(path.read_bytes()).items()})
+        return _decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(
             f"{path}, which says whose the table is, cannot be read: {error}.",
             untouched="Nothing was written.",

@@ -273,7 +273,8 @@ def _describe(operation: Operation) -> dict[str, Any]:
 
 def _body(operation: Operation) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components((operation.takes,), ref_template=_REF)
-    return schemas[operation.takes.__name__]
+    body: dict[str, Any] = schemas[operation.takes.__name__]
+    return body
 
 
 def _always_whole(schema: dict[str, Any]) -> dict[str, Any]:

@@ -407,8 +407,8 @@ class Job:
     def _finish(
         self, state: JobState, reason: str = "", *, said: bool = False, started: bool = False, delete: bool = False
     ) -> None:
-        """`said`: whoever called tells the user why. `started`: only if the job is; until then `start` deals with it.
-        Returns when the job is over, whoever has ended it."""
+        """`said`: the caller reports the error. `started`: only if the job has started; else `start` handles it.
+        Returns when the job is over, by this call or by another."""
         with self._ending:
             if self.state.over or (started and self.state is JobState.STARTING):
                 return
