@@ -189,8 +189,8 @@ ORDERS: dict[str, tuple[str, ...]] = {
     ),
     "hosts/live": ("wire", "api", "snapshot", "journal", "node", "coordinator", "system"),
     "protocol": (
-        "events", "chandy_lamport", "lai_yang", "barriers", "wrong", "dijkstra_scholten", "coordinator", "restore",
-        "two_phase_commit",
+        "events", "transitions", "chandy_lamport", "lai_yang", "barriers", "wrong", "dijkstra_scholten", "coordinator",
+        "restore", "two_phase_commit",
     ),
 }  # fmt: skip
 

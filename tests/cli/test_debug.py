@@ -13,11 +13,12 @@ from textual.widgets import Input
 from strobe.cli.debug_app import HELP, Compared, DebugApp
 from strobe.cli.debug_view import DiagramView, Page
 from strobe.cli.recorded import open_run
-from strobe.hosts.sim.runner import SimConfig, journal_bytes, run
+from strobe.hosts.sim.runner import SimConfig, run
 from strobe.model.ids import NodeId
 from strobe.predicates.compare import compare
 from strobe.predicates.walk import walk_through
 from tests.cli.conftest import Strobe
+from tests.support.journals import journal_bytes
 
 Drive = Callable[[DebugApp, Pilot[None]], Awaitable[None]]
 

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from strobe.cli.main import cli
-from strobe.hosts.sim.runner import SimConfig, journal_bytes, run
+from strobe.hosts.sim.runner import SimConfig, run
 from strobe.model.errors import StrobeError
+from tests.support.journals import journal_bytes
 
 
 @pytest.fixture(scope="module")

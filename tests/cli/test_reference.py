@@ -73,4 +73,4 @@ def test_the_tutorials_picture_is_what_its_command_draws(strobe: Strobe, request
     drawn = Path("bank.svg").read_bytes()
     if request.config.getoption("--rewrite"):
         PICTURE.write_bytes(drawn)
-    assert PICTURE.read_bytes() == drawn, "draw it anew with pytest --rewrite, and look at it"
+    assert PICTURE.read_bytes() == drawn, "draw it again with pytest --rewrite, and look at it"

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from strobe.hosts.live.coordinator.memory import Memory
+from strobe.hosts.live.coordinator.record import RecordFile
 from strobe.hosts.spark.connectors.ownership import OWNER, Claim, why_not_mine
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.config import CheckpointConfig
@@ -232,7 +232,7 @@ def _claimed(case: Case) -> int:
 
 def _live_memory(case: Case) -> int:
     def run() -> int:
-        memory = Memory(case.root / "home", LIVE)
+        memory = RecordFile(case.root / "home", LIVE)
         memory.close()
         return 0
 

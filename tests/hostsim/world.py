@@ -287,7 +287,7 @@ class _World:
     def _drive(self, driver: _Driver) -> None:
         try:
             driver.job.start()
-            self.laws.at_start(driver.process.name, driver.job.home.memory.incarnation)
+            self.laws.at_start(driver.process.name, driver.job.home.record.incarnation)
             self.scheduler.wait(lambda: driver.job._over.is_set() or driver.process in self.stopping)
             if not driver.job._over.is_set():
                 driver.job.stop()

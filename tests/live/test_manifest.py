@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strobe.hosts.live.api.codec import encode_message, encode_plain
+from strobe.hosts.live.api.codec import encode_message, encode_state
 from strobe.hosts.live.api.topology import joined
 from strobe.hosts.live.snapshot.bulk import packed
 from strobe.hosts.live.snapshot.snapshots import Gathering, NodePart, gathered, load, write
@@ -39,7 +39,7 @@ def part(**changes: Any) -> PartTaken:
 def gather(store: SnapshotStore, *, sent: int, received: int, held: int) -> Gathering:
     gathering = Gathering(SnapshotId(1), Kind.CHECKPOINT, Incarnation(1), Timeline(1), TIME, store.begin(SnapshotId(1)))
     items = [encode_message(number) for number in range(received + 1, received + held + 1)]
-    state = encode_plain({"x": 1})
+    state = encode_state({"x": 1}, "a")
     gathering.parts[A] = NodePart(part(sent={"a-b": sent}, timers=[TIMER]), state)
     contents = {ChannelId("a-b"): b"".join(packed(items, held))} if held else {}
     gathering.parts[B] = NodePart(part(received={"a-b": received}, contents={"a-b": held}), state, contents)

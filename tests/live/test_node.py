@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strobe.hosts.live.api.codec import decode_plain, encode_message, encode_plain, marker_item
+from strobe.hosts.live.api.codec import decode_plain, encode_message, encode_state, marker_item
 from strobe.hosts.live.api.topology import joined
 from strobe.hosts.live.node.node import Node, NodeConfig
 from strobe.hosts.live.snapshot.bulk import packed, unpacked
@@ -102,7 +102,7 @@ def test_a_node_loads_says_ready_and_starts_when_told() -> None:
 def test_what_was_in_flight_is_delivered_before_what_comes() -> None:
     async def work() -> None:
         async with Hand() as hand:
-            size = hand.bring(3, encode_plain({"balance": 5, "turn": 0}))
+            size = hand.bring(3, encode_state({"balance": 5, "turn": 0}, "a"))
             content = [encode_message(Transfer(amount)) for amount in (10, 20)]
             held = hand.bring(3, b"".join(packed(content, 2)), "a-b")
             hand.order(3, 7, state_bytes=size, content_bytes={"a-b": held}, received={"a-b": 4})
@@ -190,7 +190,7 @@ def test_a_peer_that_has_only_loaded_a_later_life_waits() -> None:
 def test_a_state_that_does_not_fit_the_class_is_refused_with_the_field() -> None:
     async def work() -> None:
         async with Hand() as hand:
-            hand.order(2, 7, state_bytes=hand.bring(2, encode_plain({"balance": "much"})))
+            hand.order(2, 7, state_bytes=hand.bring(2, encode_state({"balance": "much"}, "a")))
             while not any(isinstance(message, IsRefused) for message in hand.said):
                 await asyncio.sleep(0.002)
             (refused,) = (message for message in hand.said if isinstance(message, IsRefused))
@@ -202,7 +202,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused_with_the_field() -> None
 def test_a_state_that_did_not_come_whole_is_refused() -> None:
     async def work() -> None:
         async with Hand() as hand:
-            hand.order(2, 7, state_bytes=1 + hand.bring(2, encode_plain({"balance": 1})))
+            hand.order(2, 7, state_bytes=1 + hand.bring(2, encode_state({"balance": 1}, "a")))
             while not any(isinstance(message, IsRefused) for message in hand.said):
                 await asyncio.sleep(0.002)
             (refused,) = (message for message in hand.said if isinstance(message, IsRefused))
@@ -215,7 +215,7 @@ def test_pieces_of_an_order_that_was_overtaken_are_no_part_of_the_next_one() -> 
     async def work() -> None:
         async with Hand() as hand:
             for incarnation in (2, 3):
-                size = hand.bring(incarnation, encode_plain({"balance": incarnation, "turn": 0}))
+                size = hand.bring(incarnation, encode_state({"balance": incarnation, "turn": 0}, "a"))
                 hand.order(incarnation, 7, state_bytes=size)
             await hand.hears(IsReady(3))
             assert hand.node.life is not None

@@ -18,7 +18,7 @@ def test_what_is_looked_at_stays_until_the_next_time(tmp_path: Path) -> None:
         world.take({1: number})
     checkpoint = SimpleNamespace(retained=1, retained_age=None)
     home = SimpleNamespace(
-        home=world.home, job=JOB, memory=SimpleNamespace(pinned=()), layout=world.layout,
+        home=world.home, job=JOB, record=SimpleNamespace(pinned=()), layout=world.layout,
         path=lambda key: world.home / key, check_owner=lambda: None,
     )  # fmt: skip
     pipeline, stores = SimpleNamespace(checkpoint=checkpoint, invariants=()), SimpleNamespace(checkpoints=world.store)

@@ -2,7 +2,7 @@
 
 The snapshot protocols' mutants are in `strobe.hosts.sim.mutants`; those of the other machines stand beside the tests
 that catch them, and their rules are told here. `tests/protocol/test_mutants.py` keeps page and registries in step;
-`pytest tests/protocol/test_mutants.py --rewrite` writes the page anew.
+`pytest tests/protocol/test_mutants.py --rewrite` writes the page again.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ OTHERS = (
             "StartsWhenTheFirstIsReady": "Nobody starts before everybody is ready.",
             "UsesAnIncarnationTwice": "Every attempt has an incarnation of its own.",
             "KeepsTheTimelineOfAFailedStart": "A start that some may have followed uses its timeline up.",
-            "IgnoresALostNode": "A node that is lost during a restore makes it start anew.",
+            "IgnoresALostNode": "A node that is lost during a restore makes it start again.",
             "SaysReadyBeforeItHasLoaded": "A node says that it is ready when its state is loaded.",
             "HasNoFence": "Messages of an older incarnation are dropped.",
             "DeliversWhileItIsReady": "Nothing is delivered before the start.",

@@ -104,7 +104,7 @@ class World(NamedTuple):
                 rest = self._with(name, node._replace(sent=True))
                 yield f"{name} sends", rest, name, Sending(ChannelId(f"{name}->{PEER[name]}"), node.life)
         attempt = self.coordinator._attempt
-        if self.timeouts and attempt is not None and attempt.underway:
+        if self.timeouts and attempt is not None and self.coordinator.underway:
             yield "the time is over", self._replace(timeouts=self.timeouts - 1), None, Tick(attempt.deadline)
 
     def moves(self) -> Iterator[tuple[str, Callable[[], World]]]:

@@ -82,15 +82,15 @@ class StartsWhenTheFirstIsReady(RestoreCoordinator):
 
 
 class UsesAnIncarnationTwice(RestoreCoordinator):
-    def _anew(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
+    def _try_again(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
         self.incarnation = Incarnation(self.incarnation - 1)
-        return super()._anew(reason)
+        return super()._try_again(reason)
 
 
 class KeepsTheTimelineOfAFailedStart(RestoreCoordinator):
-    def _anew(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
+    def _try_again(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
         timeline = self.timeline
-        effects = super()._anew(reason)
+        effects = super()._try_again(reason)
         self.timeline = timeline
         return tuple(_with_timeline(e, timeline) for e in effects)
 
@@ -291,7 +291,7 @@ def test_start_is_sent_when_the_last_one_is_ready_and_not_before() -> None:
     assert machine.step(Running(Q, I2)) == (Restored(I2, T2, SEVEN),)
 
 
-def test_when_the_time_is_over_a_higher_incarnation_begins_anew() -> None:
+def test_when_the_time_is_over_a_higher_incarnation_begins_try_again() -> None:
     machine = a_coordinator()
     machine.step(Ready(P, I2))
     assert machine.step(Tick(1_099)) == ()

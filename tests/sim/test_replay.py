@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from strobe.hosts.sim.faults import Faults
-from strobe.hosts.sim.runner import SimConfig, config_of, journal_bytes, run
+from strobe.hosts.sim.runner import SimConfig, config_of, run
 from strobe.model.events import Internal, MarkerReceived, MarkerSent, Received, Recorded, Sent
 from strobe.verify.journal import read_journal
+from tests.support.journals import journal_bytes
 
 GOLDEN = Path(__file__).with_name("golden_journals.txt")
 

@@ -8,13 +8,14 @@ from strobe.hosts.sim.explore import ExploreConfig, explore
 from strobe.hosts.sim.judge import ViolationKind
 from strobe.hosts.sim.mutants import MUTANTS
 from strobe.hosts.sim.protocols import PROTOCOLS
-from strobe.hosts.sim.runner import SimConfig, journal_bytes, run
+from strobe.hosts.sim.runner import SimConfig, run
 from strobe.hosts.sim.seeds import clock_config, random_system
 from strobe.hosts.sim.shrink import retrace, shrink
 from strobe.hosts.sim.system import Run, System, replay, scripted, walk
 from strobe.hosts.sim.workloads import WORKLOADS, workload
 from strobe.model.errors import Misuse
 from strobe.verify.consistency import check_journal
+from tests.support.journals import journal_bytes
 
 TELLING = ["records-late", "records-past-the-marker", "forwards-every-marker", "closes-at-the-count", "holds-nothing",
            "forgets-overtaken", "drops-second-snapshot", "timeout-forgets-held"]  # fmt: skip

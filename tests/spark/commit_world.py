@@ -138,7 +138,7 @@ class World:
         self.home.claim(pytest.fail)
         context = SinkContext(
             job="job", stage=NodeId("gold"), name="gold/0", timeline=Timeline(1),
-            incarnation=self.home.memory.incarnation, schema=StructType(), output_mode="append", base=self.place,
+            incarnation=self.home.record.incarnation, schema=StructType(), output_mode="append", base=self.place,
             staging=self.place / "staging",
         )  # fmt: skip
         self.sink = TableSink(self.table)
@@ -147,7 +147,7 @@ class World:
         self.settled: list[int] = []
         self.asked: list[int] = []  # snapshots of which a verdict is wanted
         judge = self.asked.append if self.judges else None
-        self.commits = self.commits_class(self.home.memory.incarnation, self.settled.append, judge=judge)
+        self.commits = self.commits_class(self.home.record.incarnation, self.settled.append, judge=judge)
         self.work = self.work_class(
             self.sink, context, self.ledger,
             guard=self.home.check_owner, post=self.commits.post, wanted=self.commits.wanted, broken=self.broken.append,
@@ -209,7 +209,7 @@ class World:
     def complete(self, snapshot: SnapshotId, part: StagePart) -> None:
         self.commits.decide(snapshot, [part])
         extra: dict[str, Json] = {HOLD: ["no money is made"]} if self.judges else {}
-        self.table.manifests.append(manifest(snapshot, self.home.memory.incarnation, part, extra))
+        self.table.manifests.append(manifest(snapshot, self.home.record.incarnation, part, extra))
         self.commits.logged(snapshot)
 
     def take_snapshot(self, *, settle: bool = True) -> SnapshotId:

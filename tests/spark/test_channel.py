@@ -250,7 +250,7 @@ def test_a_cut_takes_the_table_back(open_writer: Open, path: Path) -> None:
     assert restored.log.find_barrier(SnapshotId(1)) == barrier
 
 
-def test_after_a_cut_the_same_batches_are_written_anew(open_writer: Open, path: Path) -> None:
+def test_after_a_cut_the_same_batches_are_written_again(open_writer: Open, path: Path) -> None:
     writer = open_writer()
     cut = written(writer, 0, 1).version
     write(writer, 1, 2)

@@ -90,7 +90,7 @@ def test_it_is_made_once_for_a_java(monkeypatch: pytest.MonkeyPatch, place: Path
     assert {p.name for p in place.parent.iterdir()} == {"spark.jsa", "spark.made-for"}
 
 
-def test_it_is_made_anew_for_other_jars(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def test_it_is_made_again_for_other_jars(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     """A JVM takes an archive only with the very files that it was made from."""
     record(monkeypatch, b"archive")
     assert make_archive(JAVA)

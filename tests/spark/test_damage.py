@@ -153,7 +153,7 @@ def test_an_edited_checkpoint_is_refused_with_the_name_of_stage_and_file_and_not
 
 
 def test_a_checkpoint_that_is_gone_while_the_channel_is_not_is_damage(spark: SparkSession, world: World) -> None:
-    """Starting anew would number its batches as those that the channel already has."""
+    """Starting again would number its batches as those that the channel already has."""
     shutil.rmtree(world.checkpoint("transfers"))
     with pytest.raises(Damaged, match=r"Stage 'transfers' has written batch 2 to its channel, .* knows of none"):
         world.run(spark)

@@ -102,7 +102,7 @@ def test_each_driver_has_a_higher_incarnation_and_a_clean_end_leaves_nothing_to_
     first.release()
     assert not is_held(first.home, "j")
     second = claim()
-    assert (second.memory.incarnation, second.memory.snapshot, second.memory.generation) == (2, 7, 0)
+    assert (second.record.incarnation, second.record.snapshot, second.record.generation) == (2, 7, 0)
     assert [p.name for p in second.path(second.layout.root).glob("driver-*")] == ["driver-2"]
 
 
@@ -110,7 +110,7 @@ def test_a_silent_driver_is_replaced_in_a_new_generation(claim: Claim) -> None:
     first = claim()
     fall_silent(first)
     second = claim()
-    assert (second.memory.incarnation, second.memory.generation) == (2, 1)
+    assert (second.record.incarnation, second.record.generation) == (2, 1)
     assert is_held(second.home, "j")
 
 
@@ -125,7 +125,7 @@ def killed(home: JobHome) -> None:
 def test_after_every_end_that_was_not_in_order_comes_a_new_generation(claim: Claim) -> None:
     """The driver is dead, but its JVM may not have noticed yet."""
     killed(claim())
-    assert claim().memory.generation == 1
+    assert claim().record.generation == 1
 
 
 def test_a_lock_that_another_machine_does_not_share_takes_no_job_from_a_driver_that_beats(
@@ -141,7 +141,7 @@ def test_a_lock_that_another_machine_does_not_share_takes_no_job_from_a_driver_t
     first.check_owner()
     fall_silent(first)
     second = claim()
-    assert (second.memory.incarnation, second.memory.generation) == (2, 1)
+    assert (second.record.incarnation, second.record.generation) == (2, 1)
     with pytest.raises(Fenced):
         first.check_owner()
 
@@ -149,7 +149,7 @@ def test_a_lock_that_another_machine_does_not_share_takes_no_job_from_a_driver_t
 def test_on_its_own_machine_a_job_whose_driver_was_killed_is_free_at_once(claim: Claim, tmp_path: Path) -> None:
     killed(claim())
     assert not is_held(tmp_path, "j")
-    assert claim().memory.incarnation == 2
+    assert claim().record.incarnation == 2
 
 
 def test_a_driver_that_ended_in_order_on_another_machine_holds_nobody_up(
@@ -159,7 +159,7 @@ def test_a_driver_that_ended_in_order_on_another_machine_holds_nobody_up(
     monkeypatch.setattr(home_module, "this_machine", lambda: "another machine")
     monkeypatch.setattr(holding, "this_machine", lambda: "another machine")
     assert not is_held(tmp_path, "j")
-    assert claim().memory.generation == 0
+    assert claim().record.generation == 0
 
 
 @pytest.mark.parametrize("ahead", [-7200, 7200])
@@ -179,7 +179,7 @@ def test_a_silent_driver_is_replaced_although_the_clock_was_set_back(
     first = claim()
     first.stop_heartbeat()
     os.utime(first.path(first.layout.lock), (2**33, 2**33))
-    assert claim().memory.incarnation == 2
+    assert claim().record.incarnation == 2
 
 
 def test_a_driver_that_was_given_up_changes_nothing_any_more(claim: Claim) -> None:
@@ -208,7 +208,7 @@ def test_ids_that_a_silent_driver_had_reserved_are_not_used_again(claim: Claim) 
     first = claim()
     first.reserve(SnapshotId(5))
     fall_silent(first)
-    assert claim().memory.snapshot == 5
+    assert claim().record.snapshot == 5
 
 
 def test_a_driver_that_dies_while_it_takes_over_leaves_the_job_to_the_next(claim: Claim) -> None:
@@ -216,7 +216,7 @@ def test_a_driver_that_dies_while_it_takes_over_leaves_the_job_to_the_next(claim
     fall_silent(first)
     first.path(first.layout.driver(2)).mkdir()  # as far as another one came
     third = claim()
-    assert third.memory.incarnation == 3
+    assert third.record.incarnation == 3
     with pytest.raises(Fenced):
         first.check_owner()
 

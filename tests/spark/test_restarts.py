@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel import writer as channel
-from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.snapshot.manifests import snapshot_before
 from strobe.hosts.spark.stage.inputs import Reach, StageInputs
 from strobe.model.graph import Graph
@@ -19,34 +17,12 @@ from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
 from strobe.store.manifest import Manifest, NodeRecord
 from tests.spark import restart_world
-from tests.spark.agent_world import Reads
 from tests.spark.restart_world import TIME, RestartWorld
-
-TWO: Reads = {"fast": (), "slow": (), "join": ("fast", "slow")}
-DIAMOND: Reads = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
-LOOP: Reads = {"a": (), "b": ("a", "c"), "c": ("b",), "d": ("b",)}
-FED_BACK: Reads = {"a": ("b",), "b": ("a",)}  # a source stage that reads what comes of its rows
-SHAPES = {"two": TWO, "diamond": DIAMOND, "loop": LOOP, "fed-back": FED_BACK}
-FEEDBACK = {"loop": "b<c", "fed-back": "a<b"}
+from tests.spark.shapes import SHAPES, run_world
 
 
 def run(root: Path, monkeypatch: pytest.MonkeyPatch, shape: str, mode: BarrierMode, seed: int) -> RestartWorld:
-    world = RestartWorld(
-        root,
-        SHAPES[shape],
-        mode=mode,
-        seed=seed,
-        feedback=frozenset({FEEDBACK[shape]} if shape in FEEDBACK else ()),
-        limits=Limits(rows=(None, 1, 7)[seed % 3]),
-        max_concurrent=(1, 3)[seed // 3 % 2],
-    )
-    monkeypatch.setattr(crash_points, "point", world.point)
-    try:
-        world.run(500)
-        world.settle()
-    finally:
-        world.close()
-    return world
+    return run_world(RestartWorld, root, monkeypatch, shape, mode, seed, steps=500)
 
 
 @pytest.fixture(autouse=True)

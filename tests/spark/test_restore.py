@@ -45,7 +45,7 @@ def test_a_rollback_takes_channels_and_tables_back_to_the_checkpoint_and_goes_on
 
     job = start(ledger(data, retained=2), tmp_path, spark, snapshot=f"ledger/{first}")
     assert (postings_of(tmp_path), balances_of(tmp_path)) == before
-    assert (job.home.memory.timeline, job.home.memory.restoring) == (2, None)
+    assert (job.home.record.timeline, job.home.record.restoring) == (2, None)
     for path in late:
         (away / path.name).rename(path)
     await_postings(job, tmp_path, 200)
@@ -120,7 +120,7 @@ def test_an_unfinished_restore_is_finished_first_or_says_that_its_snapshot_is_go
         with pytest.raises(Killed):
             start(pipeline, tmp_path, spark, snapshot="copy/1")
     job = start(pipeline, tmp_path, spark)
-    assert (job.home.memory.timeline, job.home.memory.restoring, job.home.memory.pinned) == (3, None, (1,))
+    assert (job.home.record.timeline, job.home.record.restoring, job.home.record.pinned) == (3, None, (1,))
     finish(job)
     assert ids_of(tmp_path / "copied") == list(range(60))
 
@@ -132,7 +132,7 @@ def test_an_unfinished_restore_is_finished_first_or_says_that_its_snapshot_is_go
     with pytest.raises(Failed, match=r"was not finished, and cannot be now: .*chk-000001 is not a snapshot"):
         start(pipeline, tmp_path, spark)
     job = start(pipeline, tmp_path, spark, snapshot="copy/2")
-    assert job.home.memory.restoring is None
+    assert job.home.record.restoring is None
     finish(job)
     assert ids_of(tmp_path / "copied") == list(range(60))
 

@@ -1,4 +1,4 @@
-"""The parts of a restore that need no Spark: options, memory, offsets, and comparing what stages keep."""
+"""The parts of a restore that need no Spark: options, job record, offsets, and comparing what stages keep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strobe.cli.restore import parse_partitions
 from strobe.hosts.spark.checkpoint.files import batch_files
 from strobe.hosts.spark.checkpoint.offsets import mark_offsets, rearrange_offsets, renumber_offsets
 from strobe.hosts.spark.checkpoint.stage_files import note_starts, relocate_state, start_positions
-from strobe.hosts.spark.home.record import NEW, Intent, memory_from_json, memory_json
+from strobe.hosts.spark.home.record import NEW, Intent, record_from_json, record_json
 from strobe.hosts.spark.restore.channels import Renumbering
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged
 from strobe.hosts.spark.restore.plan import RestoreOptions
@@ -42,11 +42,33 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> No
         RestoreOptions(**options)
 
 
-def test_a_memory_survives_being_written_and_an_old_one_can_be_read() -> None:
+def test_a_job_record_survives_being_written_and_an_old_one_can_be_read() -> None:
     intent = Intent("ledger/1", "root", "fork", claim=True, partitions=3, stage_partitions={"a": 2})
-    memory = replace(NEW, restoring=intent, pinned=(SnapshotId(4),), stages={A: {"operators": []}})
-    assert memory_from_json(json.loads(json.dumps(memory_json(memory)))) == memory
-    assert memory_from_json({"incarnation": 0, "timeline": 1, "snapshot": 0, "generation": 0}) == NEW
+    record = replace(NEW, restoring=intent, pinned=(SnapshotId(4),), stages={A: {"operators": []}})
+    assert record_from_json(record_json(record).encode()) == record
+    assert record_from_json(b'{"incarnation": 0, "timeline": 1, "snapshot": 0, "generation": 0}') == NEW
+
+
+NUMBERS = '"incarnation": 3, "timeline": 1, "snapshot": 0, "generation": 0'
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"timeline": 1, "snapshot": 0, "generation": 0}', "missing required field `incarnation`"),
+        ('{"incarnation": "3", "timeline": 1, "snapshot": 0, "generation": 0}', "incarnation"),
+        (f'{{{NUMBERS}, "restoring": {{"snapshot": "a/1", "root": "r"}}}}', "missing required field `how`"),
+        (
+            f'{{{NUMBERS}, "restoring": {{"snapshot": "a/1", "root": "r", "how": "fork", "later": 1}}}}',
+            "unknown field `later`",
+        ),
+        ("[]", "Expected `object`"),
+        ("{", "not JSON"),
+    ],
+)
+def test_a_job_record_that_is_not_one_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        record_from_json(text.encode())
 
 
 # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────

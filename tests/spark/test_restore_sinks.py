@@ -43,7 +43,7 @@ class Restored:
         return self.world.table.manifests[snapshot - 1]
 
     def context(self) -> SinkContext:
-        incarnation = self.world.home.memory.incarnation
+        incarnation = self.world.home.record.incarnation
         return replace(self.world.work.context, timeline=Timeline(2), incarnation=incarnation)
 
     def settle(self, snapshot: int) -> None:

@@ -85,7 +85,7 @@ def test_nor_can_one_with_rows_that_no_snapshot_has_made_visible(world: World) -
     _check_gone(world.home, set(), drop=False)  # given up once is given up
 
 
-def test_a_sink_that_has_shown_everything_may_go_and_begins_anew_when_it_is_back(world: World) -> None:
+def test_a_sink_that_has_shown_everything_may_go_and_begins_again_when_it_is_back(world: World) -> None:
     world.write()
     world.take_snapshot()
     commits_of_spark(world)

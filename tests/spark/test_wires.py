@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel import writer as channel
-from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import Commit
 from strobe.hosts.spark.channel.writer import ChannelWriter
 from strobe.hosts.spark.snapshot.coordinator import CoordinatorHost
@@ -22,30 +20,14 @@ from strobe.model.ids import Incarnation, SnapshotId
 from strobe.protocol.barriers import BarrierMode
 from strobe.protocol.coordinator.messages import NodeReady
 from strobe.protocol.events import BarrierOptions
-from tests.spark.test_restarts import FEEDBACK, SHAPES
+from tests.spark.shapes import SHAPES, run_world
 from tests.spark.wired_world import WiredWorld
 
 STEPS = 700
 
 
 def run(root: Path, monkeypatch: pytest.MonkeyPatch, shape: str, mode: BarrierMode, seed: int) -> WiredWorld:
-    print(f"shape {shape}, {mode.value}, seed {seed}")  # pytest shows it if the test fails
-    world = WiredWorld(
-        root,
-        SHAPES[shape],
-        mode=mode,
-        seed=seed,
-        feedback=frozenset({FEEDBACK[shape]} if shape in FEEDBACK else ()),
-        limits=Limits(rows=(None, 1, 7)[seed % 3]),
-        max_concurrent=(1, 3)[seed // 3 % 2],
-    )
-    monkeypatch.setattr(crash_points, "point", world.point)
-    try:
-        world.run(STEPS)
-        world.settle()
-    finally:
-        world.close()
-    return world
+    return run_world(WiredWorld, root, monkeypatch, shape, mode, seed, steps=STEPS)
 
 
 @pytest.fixture(autouse=True)

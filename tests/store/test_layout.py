@@ -7,7 +7,7 @@ import pytest
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId, SnapshotId, Timeline
 from strobe.store.base import check_key
-from strobe.store.layout import JobLayout, SavepointLayout, SnapshotLayout, job_in, parse_snapshot_name, snapshot_name
+from strobe.store.layout import JobLayout, SavepointLayout, SnapshotLayout, parse_snapshot_name, snapshot_name
 
 SHA = "ab12" + "0" * 60
 JOB = JobLayout("ledger")
@@ -71,11 +71,6 @@ def test_what_only_looks_like_a_blob_is_none(key: str) -> None:
 def test_a_snapshot_is_found_by_its_name(snapshot: int) -> None:
     for savepoint in (False, True):
         assert parse_snapshot_name(snapshot_name(SnapshotId(snapshot), savepoint=savepoint)) == snapshot
-
-
-def test_the_job_of_a_key() -> None:
-    assert job_in(JOB.lock) == "ledger"
-    assert job_in("elsewhere/ledger/lock") is None
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/", ".hidden", "a\0"])

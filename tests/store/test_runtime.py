@@ -40,4 +40,4 @@ def test_nonsense_is_said_with_the_file_and_the_way_out(tmp_path: Path, text: by
     put(tmp_path, text)
     with pytest.raises(Damaged, match=r"jobs/shop/runtime\.json cannot be read") as found:
         read_runtime(tmp_path, "shop")
-    assert "writes it anew" in found.value.next
+    assert "writes a new one" in found.value.next

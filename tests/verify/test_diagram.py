@@ -233,7 +233,7 @@ def test_a_crash_is_a_cross_and_the_line_is_dotted_until_the_restart() -> None:
     run.events.append(Restarted(Incarnation(2), run.cut([("a-b", 1, 35)])))
     run.receive("a", "b")
     picture = run.picture
-    crash, restart = picture.sign("b crashes"), picture.sign("everything starts anew from snapshot 1")
+    crash, restart = picture.sign("b crashes"), picture.sign("everything starts again from snapshot 1")
     dotted = [e for e in picture.root.iter(f"{SVG}line") if e.get("stroke-dasharray") == "1 5"]
     assert [e.attrib["y1"] for e in dotted] == [f"{picture.line_of('b'):g}"]
     assert dotted[0].attrib["x2"] == restart.attrib["x1"]

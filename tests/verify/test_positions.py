@@ -12,7 +12,6 @@ from strobe.verify.positions import (
     ConsumerCut,
     LogGraph,
     LogSnapshot,
-    check_log_history,
     check_log_snapshot,
 )
 from strobe.verify.violation import Rule, Violation
@@ -20,6 +19,12 @@ from strobe.verify.violation import Rule, Violation
 BRONZE, SILVER, GOLD, AUDIT = (NodeId(n) for n in ("bronze", "silver", "gold", "audit"))
 RAW, CLEAN = ChannelId("raw"), ChannelId("clean")
 GRAPH = LogGraph((BRONZE, SILVER, GOLD, AUDIT), {RAW: BRONZE, CLEAN: SILVER}, {RAW: (SILVER, AUDIT), CLEAN: (GOLD,)})
+
+
+def check_in_turn(*snapshots: LogSnapshot) -> tuple[Violation, ...]:
+    """Snapshots of one timeline, each against the one before it."""
+    before = (None, *snapshots)
+    return tuple(v for b, s in zip(before, snapshots, strict=False) for v in check_log_snapshot(GRAPH, s, b))
 
 
 def snapshot(
@@ -120,16 +125,16 @@ def test_names_that_the_graph_does_not_have_are_named() -> None:
 
 
 def test_positions_rise_from_snapshot_to_snapshot() -> None:
-    assert check_log_history(GRAPH, (snapshot(1), snapshot(2, raw=12, audit=12), snapshot(3, raw=12, audit=12))) == ()
+    assert check_in_turn(snapshot(1), snapshot(2, raw=12, audit=12), snapshot(3, raw=12, audit=12)) == ()
 
 
 def test_a_barrier_that_went_backwards_is_named() -> None:
-    violation = only(check_log_history(GRAPH, (snapshot(1, clean=6), snapshot(2, clean=5))))
+    violation = only(check_in_turn(snapshot(1, clean=6), snapshot(2, clean=5)))
     assert (violation.rule, violation.node, violation.snapshot) == (Rule.POSITION_BACKWARDS, SILVER, 2)
     assert "silver had appended clean up to 5, but in snapshot 1" in violation.sentence
 
 
 def test_a_reader_that_went_backwards_is_named() -> None:
-    violation = only(check_log_history(GRAPH, (snapshot(1, silver=8), snapshot(2, silver=7))))
+    violation = only(check_in_turn(snapshot(1, silver=8), snapshot(2, silver=7)))
     assert (violation.rule, violation.node) == (Rule.POSITION_BACKWARDS, SILVER)
     assert "silver had read raw up to 7" in violation.sentence

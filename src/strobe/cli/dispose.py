@@ -77,16 +77,16 @@ def _checkpoint(found: Located, *, force: bool) -> None:
     home = JobHome(found.home, job)
     home.claim(lambda reason: None)  # nobody starts the job meanwhile
     try:
-        restoring = home.memory.restoring
+        restoring = home.record.restoring
         if restoring is not None and _same(restoring.snapshot, found):
             raise Misuse(
                 f"Job {job!r} is in the middle of a restore from {found.where}.",
                 untouched="Nothing was deleted.",
                 next="Start the job, which finishes the restore; then dispose of it.",
             )
-        memory = home.memory
+        record = home.record
         objects, layout = take_over(
-            found.store.objects, job, incarnation=memory.incarnation, generation=memory.generation
+            found.store.objects, job, incarnation=record.incarnation, generation=record.generation
         )
         dispose(replace(found, store=SnapshotStore(objects, layout, job)), home.check_owner)
     finally:

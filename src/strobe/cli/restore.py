@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _HOW = {
     How.ROLLBACK: "goes back in place",
     How.REBUILD: "goes back in place, from a savepoint",
-    How.FORK: "is made anew",
+    How.FORK: "is created",
 }
 
 

@@ -220,7 +220,7 @@ class Supervisor:
         home = JobHome(self._home, self._job)
         with contextlib.suppress(Damaged):
             home.peek()
-        return home.memory.timeline
+        return home.record.timeline
 
     def _cause(self, code: int) -> str:
         if code < 0:

@@ -158,7 +158,7 @@ class Watchers:
 
     def job_ended(self, job: Job) -> None:
         if job.state is JobState.FAILED:
-            self.tell("job.failed", job.error, incarnation=job.home.memory.incarnation)
+            self.tell("job.failed", job.error, incarnation=job.home.record.incarnation)
 
     def tell(self, type: str, message: str, **details: Any) -> None:
         """Those who want to be notified."""

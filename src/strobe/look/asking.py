@@ -1,4 +1,4 @@
-"""What the process that asks invariants of snapshots is told: apart from it, so that whoever tells it needs none of the
+"""What the process that asks invariants of snapshots is told: apart from it, so that its caller needs none of the
 packages that asking needs."""
 
 from __future__ import annotations

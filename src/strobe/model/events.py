@@ -94,7 +94,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The whole system starts anew from `cut` (a complete snapshot, or the initial state as snapshot 0).
+    """The whole system starts again from `cut` (a complete snapshot, or the initial state as snapshot 0).
 
     Everything before belongs to an older incarnation. Steps and sequence numbers go on counting; the messages in
     `cut.channels` are in flight again.

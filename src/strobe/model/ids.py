@@ -38,7 +38,7 @@ def check_uid(uid: str, what: str = "uid") -> str:
 class SeenIds:
     """A set of snapshot ids that only grows, kept as one floor and the few ids above it.
 
-    Finished ids must be remembered for ever (a late marker must not start a snapshot anew); ids are handed out
+    Finished ids must be remembered for ever (a late marker must not start a snapshot again); ids are handed out
     upwards from 1, so all but the newest collapse into the floor.
     """
 

@@ -25,7 +25,6 @@ __all__ = ["ANY", "Condition", "SumBelow", "Term", "Unevaluable", "read_conditio
 ANY: Final = NodeId("node")  # in a condition: whichever node it is asked about
 
 States: TypeAlias = Mapping[NodeId, Any]
-Value: TypeAlias = Callable[[States], Any]
 
 _LONGEST: Final = 1000
 _DEEPEST: Final = 40

@@ -18,6 +18,7 @@ broke the protocol), and leaves the machine as it was.
 What is left out: transport, storage, failure detection, and the choice of who starts a snapshot. Hosts do these.
 
 One entry per protocol, each of which knows only those before it: `events` (inputs and effects of the machines that
-record a node), `chandy_lamport`, `lai_yang`, `barriers`, `wrong` (two that do not work), `dijkstra_scholten`,
-`coordinator`, `restore`, `two_phase_commit`. A protocol with messages of its own has them beside its machines.
+record a node), `transitions` (tables of phases), `chandy_lamport`, `lai_yang`, `barriers`, `wrong` (two that do not
+work), `dijkstra_scholten`, `coordinator`, `restore`, `two_phase_commit`. A protocol with messages of its own has
+them beside its machines.
 """

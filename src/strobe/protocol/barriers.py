@@ -170,19 +170,21 @@ class Barriers:
         )  # fmt: skip
 
     def step(self, input: Input) -> tuple[Effect, ...]:
-        if isinstance(input, MessageArrived):
-            return self._message(input.channel, input.message)
-        if isinstance(input, BarrierArrived):
-            return self._barrier(input)
-        if isinstance(input, Initiate):
-            return self._initiate(input)
-        if isinstance(input, InputEnded):
-            return self._end(input.channel)
-        if isinstance(input, AlignmentTimedOut):
-            return self._timed_out(input.snapshot)
-        if isinstance(input, Abort):
-            return self._abort(input.snapshot)
-        raise HostFault(f"Barriers take no {type(input).__name__}.")
+        match input:
+            case MessageArrived():
+                return self._message(input.channel, input.message)
+            case BarrierArrived():
+                return self._barrier(input)
+            case Initiate():
+                return self._initiate(input)
+            case InputEnded():
+                return self._end(input.channel)
+            case AlignmentTimedOut():
+                return self._timed_out(input.snapshot)
+            case Abort():
+                return self._abort(input.snapshot)
+            case _:
+                raise HostFault(f"Barriers take no {type(input).__name__}.")
 
     # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

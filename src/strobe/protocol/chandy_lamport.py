@@ -73,15 +73,17 @@ class ChandyLamport:
         return opened, self._finished.key(), self._aborted.key()
 
     def step(self, input: Input) -> tuple[Effect, ...]:
-        if isinstance(input, MessageArrived):
-            return self._message(input)
-        if isinstance(input, MarkerArrived):
-            return self._marker(input.channel, input.snapshot)
-        if isinstance(input, Initiate):
-            return self._initiate(input.snapshot)
-        if isinstance(input, Abort):
-            return self._abort(input.snapshot)
-        raise HostFault(f"Chandy–Lamport takes no {type(input).__name__}.")
+        match input:
+            case MessageArrived():
+                return self._message(input)
+            case MarkerArrived():
+                return self._marker(input.channel, input.snapshot)
+            case Initiate():
+                return self._initiate(input.snapshot)
+            case Abort():
+                return self._abort(input.snapshot)
+            case _:
+                raise HostFault(f"Chandy–Lamport takes no {type(input).__name__}.")
 
     def _message(self, arrived: MessageArrived) -> tuple[Effect, ...]:
         channel = arrived.channel

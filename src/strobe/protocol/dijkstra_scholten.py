@@ -147,17 +147,19 @@ class DijkstraScholten:
         return self._active, self._engaged, self._parent, tuple(self._deficit.values())
 
     def step(self, input: TerminationInput) -> tuple[TerminationEffect, ...]:
-        if isinstance(input, WorkArrived):
-            return self._work(input.channel, input.message)
-        if isinstance(input, SignalArrived):
-            return self._signal(input.channel)
-        if isinstance(input, SendingWork):
-            return self._send(input.channel, input.message)
-        if isinstance(input, BecameIdle):
-            return self._idle()
-        if isinstance(input, StartWork):
-            return self._start()
-        raise HostFault(f"Termination detection takes no {type(input).__name__}.")
+        match input:
+            case WorkArrived():
+                return self._work(input.channel, input.message)
+            case SignalArrived():
+                return self._signal(input.channel)
+            case SendingWork():
+                return self._send(input.channel, input.message)
+            case BecameIdle():
+                return self._idle()
+            case StartWork():
+                return self._start()
+            case _:
+                raise HostFault(f"Termination detection takes no {type(input).__name__}.")
 
     def _start(self) -> tuple[TerminationEffect, ...]:
         if not self.root:

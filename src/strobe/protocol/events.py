@@ -21,8 +21,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BarrierOptions:
-    """What a snapshot asks of the nodes that it passes, besides recording. A barrier carries it, so whoever reaches
-    the barrier knows it. `last`: a node that has recorded begins nothing more, unless the snapshot is given up.
+    """What a snapshot asks of the nodes that it passes, besides recording. A barrier carries it, so a node that
+    reaches the barrier knows it. `last`: a node that has recorded begins nothing more, unless the snapshot is given up.
     `aligned`: nodes align it, whatever they do with others."""
 
     last: bool = False

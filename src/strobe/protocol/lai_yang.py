@@ -111,17 +111,19 @@ class LaiYang:
         )  # fmt: skip
 
     def step(self, input: Input) -> tuple[Effect, ...]:
-        if isinstance(input, MessageArrived):
-            return self._message(input.channel, input.message, input.stamp)
-        if isinstance(input, Sending):
-            return self._send(input.channel, input.message)
-        if isinstance(input, CountArrived):
-            return self._count(input.channel, input.snapshot, input.sent)
-        if isinstance(input, Initiate):
-            return self._initiate(input.snapshot)
-        if isinstance(input, Abort):
-            return self._abort(input.snapshot)
-        raise HostFault(f"Lai–Yang takes no {type(input).__name__}.")
+        match input:
+            case MessageArrived():
+                return self._message(input.channel, input.message, input.stamp)
+            case Sending():
+                return self._send(input.channel, input.message)
+            case CountArrived():
+                return self._count(input.channel, input.snapshot, input.sent)
+            case Initiate():
+                return self._initiate(input.snapshot)
+            case Abort():
+                return self._abort(input.snapshot)
+            case _:
+                raise HostFault(f"Lai–Yang takes no {type(input).__name__}.")
 
     def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         if snapshot < 1:

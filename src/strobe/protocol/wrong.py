@@ -44,13 +44,15 @@ class AgreedClock:
         return self._taken.key()
 
     def step(self, input: Input) -> tuple[Effect, ...]:
-        if isinstance(input, MessageArrived):
-            return (Deliver(input.channel, input.message),)
-        if isinstance(input, Initiate):
-            return self._record(input.snapshot)
-        if isinstance(input, Abort):
-            return ()
-        raise HostFault(f"A snapshot by the clock takes no {type(input).__name__}.")
+        match input:
+            case MessageArrived():
+                return (Deliver(input.channel, input.message),)
+            case Initiate():
+                return self._record(input.snapshot)
+            case Abort():
+                return ()
+            case _:
+                raise HostFault(f"A snapshot by the clock takes no {type(input).__name__}.")
 
     def _record(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         if snapshot in self._taken:
@@ -70,12 +72,14 @@ class FreezeInTurn(AgreedClock):
         return self._frozen, super().key()
 
     def step(self, input: Input) -> tuple[Effect, ...]:
-        if isinstance(input, Initiate) and not self._frozen:
-            self._frozen = True
-            return (*(Hold(channel) for channel in self.inputs), *self._record(input.snapshot))
-        if isinstance(input, Thaw):
-            self._frozen = False
-            return tuple(Release(channel) for channel in self.inputs)
-        if isinstance(input, MessageArrived) and self._frozen:
-            raise HostFault(f"A message came on {input.channel!r}, but the node is frozen.")
-        return super().step(input)
+        match input:
+            case Initiate() if not self._frozen:
+                self._frozen = True
+                return (*(Hold(channel) for channel in self.inputs), *self._record(input.snapshot))
+            case Thaw():
+                self._frozen = False
+                return tuple(Release(channel) for channel in self.inputs)
+            case MessageArrived() if self._frozen:
+                raise HostFault(f"A message came on {input.channel!r}, but the node is frozen.")
+            case _:
+                return super().step(input)

@@ -37,7 +37,7 @@ from strobe.model.ids import NodeId, SnapshotId, Timeline, check_uid
 
 __all__ = [
     "BUCKET_SAVEPOINT_MARKER", "MANIFEST", "SAVEPOINT_MARKER", "SIGNATURE", "JobLayout", "SavepointLayout",
-    "SnapshotLayout", "blob_path", "job_in", "parse_snapshot_name", "snapshot_name",
+    "SnapshotLayout", "blob_path", "parse_snapshot_name", "snapshot_name",
 ]  # fmt: skip
 
 JOBS: Final = "jobs"
@@ -72,12 +72,6 @@ def parse_snapshot_name(name: str) -> SnapshotId | None:
 def blob_path(sha256: str) -> str:
     """Below a directory of blobs; 256 directories keep each one short."""
     return f"{sha256[:2]}/{sha256}"
-
-
-def job_in(key: str) -> str | None:
-    """The job that a key belongs to."""
-    parts = key.split("/", 2)
-    return parts[1] if len(parts) == 3 and parts[0] == JOBS else None
 
 
 class SnapshotLayout(Protocol):

@@ -25,6 +25,7 @@ from strobe.store.layout import JobLayout
 from strobe.store.points import OnPoint, no_point
 from strobe.store.private import make_private
 from strobe.store.scheme import is_s3
+from strobe.store.small_files import as_kind
 
 if TYPE_CHECKING:
     from strobe.store.snapshots import SnapshotStore
@@ -150,19 +151,15 @@ def _take(objects: ObjectStore, layout: JobLayout, owner: str) -> None:
 def _read(home: Path, job: str) -> _Note | None:
     local, key = FilesystemStore(home), JobLayout(job).store
     try:
-        value = parse(local.get(key))
-        store, owner, stood = value["store"], value["owner"], value.get("home", "")
-        if not (store is None or isinstance(store, str)) or not isinstance(owner, str) or not isinstance(stood, str):
-            raise ValueError("a field has the wrong type")
+        return as_kind(parse(local.get(key)), _Note)
     except Absent:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise Damaged(
             f"{local.describe(key)}, which says where the checkpoints of job {job!r} are, cannot be read: {error}.",
             untouched="Nothing was changed.",
             next="Put back a copy of it, or delete it if the checkpoints are in the home directory.",
         ) from error
-    return _Note(store, owner, stood)
 
 
 def _write(local: FilesystemStore, layout: JobLayout, note: _Note) -> None:

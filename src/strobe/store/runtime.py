@@ -1,7 +1,7 @@
 """What whoever runs a job or a live system says of itself: one small file in its home, replaced as things change.
 
 It is for those who look from outside: which process, on which port it takes orders, what has become of it. Nothing
-that must survive depends on it, so it is not made durable, and a run writes it anew.
+that must survive depends on it, so it is not made durable, and each run writes a new one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_runtime(home: Path, job: str) -> Runtime | None:
         raise Damaged(
             f"{path} cannot be read: {error}.",
             untouched="Nothing was changed.",
-            next="Run the job or the system again: that writes it anew. Its snapshots do not depend on it.",
+            next="Run the job or the system again: that writes a new one. Its snapshots do not depend on it.",
         ) from error
 
 

@@ -11,11 +11,15 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from strobe.model.strict_json import NotJson, check_value, parse
 
-__all__ = ["open_regular", "read_object", "read_small"]
+__all__ = ["as_kind", "open_regular", "read_as", "read_object", "read_small"]
+
+T = TypeVar("T")
 
 _LARGEST: Final = 64 << 20  # bytes; the memory of a job has a description of every stage
 
@@ -47,3 +51,15 @@ def read_object(path: Path) -> dict[str, Any]:
         raise NotJson("it is not a JSON object")
     checked: dict[str, Any] = check_value(value, "the file")
     return checked
+
+
+def read_as(path: Path, kind: type[T]) -> T:
+    """The JSON object in it, as a `kind`; NotJson if it is not one."""
+    return as_kind(read_object(path), kind)
+
+
+def as_kind(value: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise NotJson(str(error)) from None

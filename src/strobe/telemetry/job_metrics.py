@@ -85,7 +85,7 @@ JOB_METRICS: Final = (
     _job("last_checkpoint_phase_seconds", MetricKind.GAUGE,
          "How long each phase of it took at its slowest stage; together they are its duration",
          _of_last(lambda p: {name: ms / 1000 for name, ms in p.phases.items()}), label="phase"),
-    _job("last_checkpoint_size_bytes", MetricKind.GAUGE, "What the last complete checkpoint has stored anew",
+    _job("last_checkpoint_size_bytes", MetricKind.GAUGE, "What the last complete checkpoint has newly stored",
          _of_last(lambda p: float(p.bytes_new)), flink="lastCheckpointSize"),
     _job("last_checkpoint_full_size_bytes", MetricKind.GAUGE, "All that it consists of",
          _of_last(lambda p: float(p.bytes_total)), flink="lastCheckpointFullSize"),

@@ -54,7 +54,7 @@ SYSTEM_METRICS: Final = (
             _of_last(lambda s: s.took_ms / 1000), flink="lastCheckpointDuration"),
     _system("last_checkpoint_gap_seconds", MetricKind.GAUGE, "The longest that one node stood still for it",
             _of_last(lambda s: s.gap_ms / 1000)),
-    _system("last_checkpoint_size_bytes", MetricKind.GAUGE, "What it has stored anew",
+    _system("last_checkpoint_size_bytes", MetricKind.GAUGE, "What it has newly stored",
             _of_last(lambda s: float(s.bytes_new)), flink="lastCheckpointSize"),
     _system("last_checkpoint_full_size_bytes", MetricKind.GAUGE, "All that it consists of",
             _of_last(lambda s: float(s.bytes_total)), flink="lastCheckpointFullSize"),

@@ -2,7 +2,7 @@
 
 What a job does that matters to a sink: it starts (a new object, `open`, `recover`), hands over batches in order, the
 last one perhaps again; at a snapshot asks for a position and has everything since the last part prepared; commits parts
-in order, perhaps more than once; dies and starts anew at any moment.
+in order, perhaps more than once; dies and starts again at any moment.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def _damaged(name: str, line: int, fault: str) -> Damaged:
     return Damaged(
         f"Journal {name}, line {line}: {fault}.",
         untouched="The file was not changed.",
-        next="Write it anew by running again with the same seed, or take another copy.",
+        next="Write a new one by running again with the same seed, or take another copy.",
     )
 
 

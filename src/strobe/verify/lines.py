@@ -28,7 +28,7 @@ from strobe.model.events import (
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
 
-__all__ = ["Fault", "cut_from_json", "cut_to_json", "encode", "fields_of", "readers"]
+__all__ = ["Fault", "cut_to_json", "encode", "fields_of", "readers"]
 
 # The encoder behind `strobe.model.cut.canonical`, kept: making one costs more than most lines.
 encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -69,11 +69,6 @@ def fields_of(event: Event) -> list[Json]:
 
 
 # ── from JSON ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def cut_from_json(value: Json, graph: Graph) -> Cut:
-    """The cut, or a `Fault`. A cut may lack states or channels: that is for the checkers to say."""
-    return _cut(value, {n: n for n in graph.nodes}, {c.id: c.id for c in graph.channels})
 
 
 def _cut(value: Json, nodes: Mapping[str, NodeId], channels: Mapping[str, ChannelId]) -> Cut:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.verify.violation import Rule, Violation
 
-__all__ = ["ChannelCut", "ConsumerCut", "LogGraph", "LogSnapshot", "check_log_history", "check_log_snapshot"]
+__all__ = ["ChannelCut", "ConsumerCut", "LogGraph", "LogSnapshot", "check_log_snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,6 @@ def check_log_snapshot(
 ) -> tuple[Violation, ...]:
     """Law 1 for one snapshot, and against the one before it on the same timeline, if there is one."""
     return tuple(_snapshot(graph, snapshot, previous))
-
-
-def check_log_history(graph: LogGraph, snapshots: tuple[LogSnapshot, ...]) -> tuple[Violation, ...]:
-    """Snapshots of one timeline, in the order in which they were taken."""
-    earlier: tuple[LogSnapshot | None, ...] = (None, *snapshots)
-    return tuple(v for before, s in zip(earlier, snapshots, strict=False) for v in _snapshot(graph, s, before))
 
 
 def _snapshot(graph: LogGraph, snapshot: LogSnapshot, previous: LogSnapshot | None) -> Iterator[Violation]:

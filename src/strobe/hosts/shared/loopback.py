@@ -1,6 +1,6 @@
 """How other processes reach what runs: HTTP on loopback, a bearer token in a file that only its owner may read.
 
-The token is written anew by each start. Requests and answers are JSON objects; errors are {"error", "untouched",
+Each start writes a new token. Requests and answers are JSON objects; errors are {"error", "untouched",
 "next"} with a 4xx or 5xx status. What takes long is answered when it is done, however long that is. Whoever hangs up no
 longer wants an answer. A request must have come within seconds; see `strobe.hosts.shared.strangers`.
 """

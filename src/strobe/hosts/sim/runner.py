@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any
 
 from strobe.hosts.sim.dice import Dice
@@ -23,9 +22,9 @@ from strobe.model.errors import Misuse
 from strobe.model.events import Event
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
-from strobe.verify.journal import Header, Journal, JournalWriter
+from strobe.verify.journal import Header, Journal
 
-__all__ = ["SimConfig", "SimResult", "Verdict", "config_of", "journal_bytes", "run", "workload_of"]
+__all__ = ["SimConfig", "SimResult", "Verdict", "config_of", "run", "workload_of"]
 
 
 @dataclass(frozen=True)
@@ -246,12 +245,3 @@ def workload_of(header: Header) -> Workload:
     nodes = params.pop("nodes", None)
     sim = params.pop("sim", {"nodes": nodes})
     return workload(header.workload, sim["nodes"], params)
-
-
-def journal_bytes(journal: Journal) -> bytes:
-    """The journal as it would stand on disk."""
-    buffer = BytesIO()
-    with JournalWriter(buffer, journal.header) as writer:
-        for event in journal.events:
-            writer.write(event)
-    return buffer.getvalue()

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
 
 from strobe.model.errors import HostFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
@@ -52,8 +54,27 @@ from strobe.protocol.coordinator.messages import (
     WriteManifest,
 )
 from strobe.protocol.events import ORDINARY, BarrierOptions
+from strobe.protocol.transitions import Transitions
 
-__all__ = ["Coordinator"]
+__all__ = ["TRANSITIONS", "Coordinator"]
+
+
+class SnapshotPhase(Enum):
+    PENDING = "pending"
+    WRITING = "writing"  # its manifest
+    COMPLETE = "complete"
+    ABORTED = "aborted"
+
+
+TRANSITIONS: Final = Transitions(
+    SnapshotPhase.PENDING,
+    {
+        (SnapshotPhase.PENDING, "last acknowledgement"): SnapshotPhase.WRITING,
+        (SnapshotPhase.PENDING, "given up"): SnapshotPhase.ABORTED,
+        (SnapshotPhase.WRITING, "manifest written"): SnapshotPhase.COMPLETE,
+        (SnapshotPhase.WRITING, "manifest not written"): SnapshotPhase.ABORTED,
+    },
+)
 
 
 @dataclass(slots=True)
@@ -62,7 +83,14 @@ class _Pending:
     deadline: int
     waiting: set[NodeId]
     request: str | None = None
-    writing: bool = False
+    phase: SnapshotPhase = TRANSITIONS.first
+
+    @property
+    def writing(self) -> bool:
+        return self.phase is SnapshotPhase.WRITING
+
+    def enter(self, event: str) -> None:
+        self.phase = TRANSITIONS.after(self.phase, event)
 
 
 class Coordinator:
@@ -119,8 +147,7 @@ class Coordinator:
 
     def key(self) -> object:
         pending = tuple(
-            (s, p.kind, p.deadline, frozenset(p.waiting), p.request, p.writing)
-            for s, p in sorted(self._pending.items())
+            (s, p.kind, p.deadline, frozenset(p.waiting), p.request, p.phase) for s, p in sorted(self._pending.items())
         )
         return (
             self._next, self._now, tuple(sorted(self._ready.items())), pending,
@@ -129,32 +156,33 @@ class Coordinator:
         )  # fmt: skip
 
     def step(self, input: CoordinatorInput) -> tuple[CoordinatorEffect, ...]:
-        if isinstance(input, Tick):
-            effects = self._tick(input.now)
-        elif self._now is None:
-            raise HostFault("The coordinator needs a Tick before anything else: it does not know the time.")
-        elif isinstance(input, TriggerRequested):
-            effects = self._request(input)
-        elif isinstance(input, Acknowledged):
-            effects = self._acknowledge(input)
-        elif isinstance(input, DeclinedBy):
-            effects = self._decline(input)
-        elif isinstance(input, ManifestWritten):
-            effects = self._written(input.snapshot)
-        elif isinstance(input, ManifestFailed):
-            effects = self._not_written(input.snapshot, f"the manifest could not be written: {input.reason}")
-        elif isinstance(input, CutRefused):
-            effects = self._not_written(input.snapshot, input.reason, tolerated=self._tolerable_refusals())
-        elif isinstance(input, AbortRequested):
-            effects = self._give_up(input.snapshot, input.reason, counts=False)
-        elif isinstance(input, NodeReady):
-            effects = self._node_ready(input)
-        elif isinstance(input, NodeLost):
-            effects = self._node_lost(input)
-        elif isinstance(input, AllLost):
-            effects = self._all_lost(input.reason)
-        else:
-            raise HostFault(f"The coordinator takes no {type(input).__name__}.")
+        match input:
+            case Tick():
+                effects = self._tick(input.now)
+            case _ if self._now is None:
+                raise HostFault("The coordinator needs a Tick before anything else: it does not know the time.")
+            case TriggerRequested():
+                effects = self._request(input)
+            case Acknowledged():
+                effects = self._acknowledge(input)
+            case DeclinedBy():
+                effects = self._decline(input)
+            case ManifestWritten():
+                effects = self._written(input.snapshot)
+            case ManifestFailed():
+                effects = self._not_written(input.snapshot, f"the manifest could not be written: {input.reason}")
+            case CutRefused():
+                effects = self._not_written(input.snapshot, input.reason, tolerated=self._tolerable_refusals())
+            case AbortRequested():
+                effects = self._give_up(input.snapshot, input.reason, counts=False)
+            case NodeReady():
+                effects = self._node_ready(input)
+            case NodeLost():
+                effects = self._node_lost(input)
+            case AllLost():
+                effects = self._all_lost(input.reason)
+            case _:
+                raise HostFault(f"The coordinator takes no {type(input).__name__}.")
         return effects + self._start_due() + self._wake()
 
     # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,6 +224,7 @@ class Coordinator:
         pending = self._pending.get(snapshot)
         if pending is None or not pending.writing:
             raise HostFault(f"The manifest of snapshot {snapshot} was written, but nobody asked for that.")
+        pending.enter("manifest written")
         del self._pending[snapshot]
         self._last_end = self._now
         self._failures = 0
@@ -217,8 +246,8 @@ class Coordinator:
         pending = self._pending.get(snapshot)
         if pending is None or not pending.writing:
             raise HostFault(f"The manifest of snapshot {snapshot} failed, but nobody asked for it.")
-        pending.writing = False
-        return self._give_up(snapshot, reason, tolerated=tolerated)
+        pending.enter("manifest not written")
+        return self._end(snapshot, reason, tolerated=tolerated)
 
     def _node_ready(self, ready: NodeReady) -> tuple[CoordinatorEffect, ...]:
         self._check_known(ready.node)
@@ -292,7 +321,7 @@ class Coordinator:
         pending = self._pending[snapshot]
         if pending.waiting or pending.writing:
             return ()
-        pending.writing = True
+        pending.enter("last acknowledgement")
         return (WriteManifest(snapshot, pending.kind),)
 
     def _abort_waiting_for(self, node: NodeId, reason: str) -> tuple[CoordinatorEffect, ...]:
@@ -311,15 +340,26 @@ class Coordinator:
         reason: str,
         *,
         counts: bool = True,
-        tolerated: int | None = None,
         instead: SnapshotId | None = None,
     ) -> tuple[CoordinatorEffect, ...]:
-        """`instead`: a newer one that is complete. Whoever asked for this one is answered with it: it has all that was
-        asked for, and more."""
         pending = self._pending.get(snapshot)
         if pending is None or pending.writing:
             return ()  # already decided; a manifest that is being written can no longer be stopped
-        del self._pending[snapshot]
+        pending.enter("given up")
+        return self._end(snapshot, reason, counts=counts, instead=instead)
+
+    def _end(
+        self,
+        snapshot: SnapshotId,
+        reason: str,
+        *,
+        counts: bool = True,
+        tolerated: int | None = None,
+        instead: SnapshotId | None = None,
+    ) -> tuple[CoordinatorEffect, ...]:
+        """It is aborted. `instead`: a newer one that is complete. A request for this one is answered with it: it has
+        all that was asked for, and more."""
+        pending = self._pending.pop(snapshot)
         self._last_end = self._now
         effects: tuple[CoordinatorEffect, ...] = (AnnounceAbort(snapshot, pending.kind, reason),)
         if pending.request:

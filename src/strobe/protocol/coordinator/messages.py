@@ -1,4 +1,4 @@
-"""What the coordinator is told and what it asks for: settings, inputs, effects. `coordinator.py` has the theory."""
+"""What the coordinator is told and what it asks for: settings, inputs, effects. The theory is in the package."""
 
 from __future__ import annotations
 

@@ -12,15 +12,13 @@ Two rules keep the lives apart:
    the receiver belongs to a life that is over: it stops, and waits for an order.
 
 Whatever goes wrong (a node dies or refuses, the time is over, the coordinator itself dies) is answered by beginning
-anew with a higher incarnation; rule 2 makes the remains of the failed attempt harmless. An incarnation is claimed
-durably before its first order leaves, so two attempts never share one, whoever makes them. The *timeline* names what
-the nodes write: it rises with every restore, and again when an attempt fails after its first start, because somebody
-may have written under it.
+again with a higher incarnation; rule 2 makes the remains of the failed attempt harmless. An incarnation is claimed
+durably before its first order leaves, so two attempts never share one, even of two coordinators. The *timeline* names
+what the nodes write: it rises with every restore, and again when an attempt fails after its first start, because
+somebody may have written under it.
 
-              order                loaded              start
-    stopped ─────────▶ loading ─────────────▶ ready ─────────▶ running
-       ▲                  │ a newer incarnation, seen anywhere    │
-       └──────────────────┴───────────────────┴───────────────────┘
+The phases of a node are a table in `participant`, those of the coordinator in `coordinator`;
+`docs/reference/phases.md` draws both.
 """
 
 from strobe.protocol.restore.coordinator import RestoreCoordinator

@@ -20,7 +20,8 @@ Two nodes: none is started before both are ready.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from enum import Enum
+from typing import Final, NamedTuple
 
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
@@ -45,14 +46,43 @@ from strobe.protocol.restore.messages import (
     ToNode,
     Verdict,
 )
+from strobe.protocol.transitions import Transitions
 
-__all__ = ["RestoreCoordinator"]
+__all__ = ["TRANSITIONS", "RestoreCoordinator"]
+
+
+class RestorePhase(Enum):
+    IDLE = "idle"
+    WAITING = "waiting"  # until no node is missing
+    LOADING = "loading"
+    STARTING = "starting"
+    OVER = "over"
+
+
+_I, _W, _L, _S, _O = RestorePhase
+TRANSITIONS: Final = Transitions(
+    _I,
+    {
+        (_I, "requested"): _W,
+        (_W, "no node is missing"): _L,
+        (_L, "all are ready"): _S,
+        (_S, "all are running"): _I,
+        (_L, "next attempt"): _W,
+        (_S, "next attempt"): _W,
+        (_W, "given up"): _I,
+        (_L, "given up"): _I,
+        (_S, "given up"): _I,
+        (_I, "superseded"): _O,
+        (_W, "superseded"): _O,
+        (_L, "superseded"): _O,
+        (_S, "superseded"): _O,
+    },
+)
 
 
 class _Attempt(NamedTuple):
     snapshot: SnapshotId
     number: int  # from 1
-    underway: bool = False  # False: it waits until no node is missing
     unready: frozenset[NodeId] = frozenset()
     unstarted: frozenset[NodeId] = frozenset()  # empty until the starts are sent
     deadline: int = 0
@@ -82,55 +112,63 @@ class RestoreCoordinator:
         self._now = 0
         self._attempt: _Attempt | None = None
         self._missing: frozenset[NodeId] = frozenset()
-        self._over = False
+        self.phase = TRANSITIONS.first
 
     def key(self) -> object:
-        return self.incarnation, self.timeline, self._now, self._attempt, self._missing, self._over
+        return self.incarnation, self.timeline, self._now, self._attempt, self._missing, self.phase
+
+    @property
+    def underway(self) -> bool:
+        """Whether orders are out that have not been answered."""
+        return self.phase in (RestorePhase.LOADING, RestorePhase.STARTING)
 
     def step(self, input: RestoreCoordinatorInput) -> tuple[RestoreCoordinatorEffect, ...]:
-        if self._over:
+        if self.phase is RestorePhase.OVER:
             return ()
-        if isinstance(input, Tick):
-            return self._tick(input.now)
-        if isinstance(input, Ready | Refused | Running):
-            return self._message(input)
-        if isinstance(input, NodeLost):
-            return self._lost(input.node, input.reason)
-        if isinstance(input, NodeReturned):
-            return self._returned(input.node)
-        if isinstance(input, RestoreRequested):
-            return self._request(input.snapshot)
-        if isinstance(input, CancelRestore):
-            if self._attempt is None:
-                raise HostFault("There is no restore to cancel.")
-            return self._give_up(f"cancelled: {input.reason}")
-        if isinstance(input, Superseded):
-            return self._stand_down(input.incarnation)
-        raise HostFault(f"The restore coordinator takes no {type(input).__name__}.")
+        match input:
+            case Tick():
+                return self._tick(input.now)
+            case Ready() | Refused() | Running():
+                return self._message(input)
+            case NodeLost():
+                return self._lost(input.node, input.reason)
+            case NodeReturned():
+                return self._returned(input.node)
+            case RestoreRequested():
+                return self._request(input.snapshot)
+            case CancelRestore():
+                if self._attempt is None:
+                    raise HostFault("There is no restore to cancel.")
+                return self._give_up(f"cancelled: {input.reason}")
+            case Superseded():
+                return self._stand_down(input.incarnation)
+            case _:
+                raise HostFault(f"The restore coordinator takes no {type(input).__name__}.")
 
     def _tick(self, now: int) -> tuple[RestoreCoordinatorEffect, ...]:
         if now < self._now:
             raise HostFault(f"The clock went back from {self._now} to {now} ms.")
         self._now = now
         attempt = self._attempt
-        if attempt is None or not attempt.underway or now < attempt.deadline:
+        if attempt is None or not self.underway or now < attempt.deadline:
             return ()
         late = sorted(attempt.unready or attempt.unstarted)
-        return self._anew(f"no answer from {', '.join(late)} within {self.timeout} ms")
+        return self._try_again(f"no answer from {', '.join(late)} within {self.timeout} ms")
 
     def _request(self, snapshot: SnapshotId) -> tuple[RestoreCoordinatorEffect, ...]:
         if self._attempt is not None:
             raise HostFault(f"Snapshot {snapshot} is to be restored while {self._attempt.snapshot} still is.")
         self._attempt = _Attempt(snapshot, 1)
+        self._enter("requested")
         self.timeline = Timeline(self.timeline + 1)
         return self._begin()
 
     def _lost(self, node: NodeId, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
         self._check_node(node)
         self._missing |= {node}
-        if self._attempt is None or not self._attempt.underway:
+        if not self.underway:
             return ()
-        return self._anew(f"{node} was lost: {reason}")
+        return self._try_again(f"{node} was lost: {reason}")
 
     def _returned(self, node: NodeId) -> tuple[RestoreCoordinatorEffect, ...]:
         self._check_node(node)
@@ -147,7 +185,7 @@ class RestoreCoordinator:
         if verdict is Verdict.NEWER:
             return self._stand_down(message.incarnation)
         attempt = self._attempt
-        if verdict is Verdict.OLDER or attempt is None or not attempt.underway:
+        if verdict is Verdict.OLDER or attempt is None or not self.underway:
             return ()  # the remains of an attempt that is over
         if isinstance(message, Running):
             if node not in attempt.unstarted:
@@ -156,7 +194,7 @@ class RestoreCoordinator:
         if node not in attempt.unready:
             raise PeerFault(f"{node} answers the order of incarnation {message.incarnation} a second time.")
         if isinstance(message, Refused):
-            return self._anew(f"{node} refused: {message.reason}")
+            return self._try_again(f"{node} refused: {message.reason}")
         return self._ready(attempt._replace(unready=attempt.unready - {node}))
 
     # ── rules; the mutants in the tests override exactly these ──────────────────────────────────────────────────────
@@ -164,12 +202,13 @@ class RestoreCoordinator:
     def _begin(self) -> tuple[RestoreCoordinatorEffect, ...]:
         """Claim a new incarnation, then order every node: a node that is missing is waited for first."""
         attempt = self._attempt
-        if attempt is None or attempt.underway or self._missing:
+        if attempt is None or self.underway or self._missing:
             return ()
+        self._enter("no node is missing")
         self.incarnation = Incarnation(self.incarnation + 1)
         deadline = self._now + self.timeout
         everyone = frozenset(self.nodes)
-        self._attempt = attempt._replace(underway=True, unready=everyone, unstarted=frozenset(), deadline=deadline)
+        self._attempt = attempt._replace(unready=everyone, unstarted=frozenset(), deadline=deadline)
         order = RestoreOrder(self.incarnation, self.timeline, attempt.snapshot)
         orders = (ToNode(node, order) for node in self.nodes)
         return (ClaimIncarnation(self.incarnation, self.timeline), *orders, WakeAt(deadline))
@@ -180,6 +219,7 @@ class RestoreCoordinator:
         if attempt.unready:
             return ()
         self._attempt = attempt._replace(unstarted=frozenset(self.nodes))
+        self._enter("all are ready")
         return tuple(ToNode(node, Start(self.incarnation)) for node in self.nodes)
 
     def _running(self, attempt: _Attempt) -> tuple[RestoreCoordinatorEffect, ...]:
@@ -187,29 +227,35 @@ class RestoreCoordinator:
         if attempt.unstarted:
             return ()
         self._attempt = None
+        self._enter("all are running")
         return (Restored(self.incarnation, self.timeline, attempt.snapshot),)
 
-    def _anew(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
+    def _try_again(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
         assert self._attempt is not None
         if self._attempt.number >= self.attempts:
             return self._give_up(f"{reason} (attempt {self._attempt.number} of {self.attempts})")
-        if not self._attempt.unready:
+        if self.phase is RestorePhase.STARTING:
             # The starts are out: somebody may have written under this timeline.
             self.timeline = Timeline(self.timeline + 1)
         self._attempt = _Attempt(self._attempt.snapshot, self._attempt.number + 1)
+        self._enter("next attempt")
         return self._begin()
 
     def _give_up(self, reason: str) -> tuple[RestoreCoordinatorEffect, ...]:
         assert self._attempt is not None
         snapshot = self._attempt.snapshot
         self._attempt = None
+        self._enter("given up")
         return (RestoreFailed(snapshot, reason),)
 
     def _stand_down(self, newer: Incarnation) -> tuple[RestoreCoordinatorEffect, ...]:
         if newer <= self.incarnation:
             raise HostFault(f"Incarnation {newer} cannot supersede {self.incarnation}.")
-        self._over = True
+        self._enter("superseded")
         return (StandDown(newer),)
+
+    def _enter(self, event: str) -> None:
+        self.phase = TRANSITIONS.after(self.phase, event)
 
     def _check_node(self, node: NodeId) -> None:
         if node not in self.nodes:

@@ -1,6 +1,6 @@
 """What the restore machines say to each other and to the host, and the fence between incarnations.
 
-`restore.py` has the theory.
+The theory is in the package.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """Given up. Whoever had been stopped stays stopped; the snapshot is untouched and can be restored again."""
+    """Given up. Nodes that were stopped stay stopped; the snapshot is untouched and can be restored again."""
 
     snapshot: SnapshotId
     reason: str

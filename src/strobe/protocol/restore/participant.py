@@ -15,6 +15,7 @@ A node loads its part, says so, and starts when it is told to.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import Incarnation, NodeId, Timeline
@@ -38,8 +39,9 @@ from strobe.protocol.restore.messages import (
     ToCoordinator,
     Verdict,
 )
+from strobe.protocol.transitions import Transitions
 
-__all__ = ["Phase", "RestoreParticipant"]
+__all__ = ["TRANSITIONS", "Phase", "RestoreParticipant"]
 
 
 class Phase(Enum):
@@ -47,6 +49,21 @@ class Phase(Enum):
     LOADING = "loading"
     READY = "ready"
     RUNNING = "running"
+
+
+TRANSITIONS: Final = Transitions(
+    Phase.STOPPED,
+    {
+        (Phase.STOPPED, "order"): Phase.LOADING,
+        (Phase.LOADING, "state loaded"): Phase.READY,
+        (Phase.LOADING, "load failed"): Phase.STOPPED,
+        (Phase.READY, "start"): Phase.RUNNING,
+        (Phase.STOPPED, "newer incarnation"): Phase.STOPPED,
+        (Phase.LOADING, "newer incarnation"): Phase.STOPPED,
+        (Phase.READY, "newer incarnation"): Phase.STOPPED,
+        (Phase.RUNNING, "newer incarnation"): Phase.STOPPED,
+    },
+)
 
 
 class RestoreParticipant:
@@ -59,7 +76,7 @@ class RestoreParticipant:
         """`incarnation` is the highest that this node knows of; it need not remember any."""
         self.node = node
         self.incarnation = incarnation
-        self.phase = Phase.STOPPED
+        self.phase = TRANSITIONS.first
         self._timeline = Timeline(0)
         self._held: tuple[Deliver, ...] = ()
 
@@ -67,19 +84,21 @@ class RestoreParticipant:
         return self.incarnation, self.phase, self._timeline, self._held
 
     def step(self, input: RestoreParticipantInput) -> tuple[RestoreParticipantEffect, ...]:
-        if isinstance(input, Fenced):
-            return self._message(input)
-        if isinstance(input, Sending):
-            return self._send(input)
-        if isinstance(input, RestoreOrder):
-            return self._order(input)
-        if isinstance(input, StateLoaded):
-            return self._loaded(input.incarnation)
-        if isinstance(input, LoadFailed):
-            return self._load_failed(input.incarnation, input.reason)
-        if isinstance(input, Start):
-            return self._start(input.incarnation)
-        raise HostFault(f"A node in a restore takes no {type(input).__name__}.")
+        match input:
+            case Fenced():
+                return self._message(input)
+            case Sending():
+                return self._send(input)
+            case RestoreOrder():
+                return self._order(input)
+            case StateLoaded():
+                return self._loaded(input.incarnation)
+            case LoadFailed():
+                return self._load_failed(input.incarnation, input.reason)
+            case Start():
+                return self._start(input.incarnation)
+            case _:
+                raise HostFault(f"A node in a restore takes no {type(input).__name__}.")
 
     def _order(self, order: RestoreOrder) -> tuple[RestoreParticipantEffect, ...]:
         verdict = Fence(self.incarnation).judge(order.incarnation)
@@ -88,20 +107,20 @@ class RestoreParticipant:
         if verdict is Verdict.CURRENT:
             raise PeerFault(f"A second order for incarnation {order.incarnation} came: each attempt needs its own.")
         stop = self._stop(order.incarnation)
-        self.phase = Phase.LOADING
+        self.phase = TRANSITIONS.after(self.phase, "order")
         self._timeline = order.timeline
         return (*stop, *self._load(LoadState(order.incarnation, order.timeline, order.snapshot)))
 
     def _loaded(self, incarnation: Incarnation) -> tuple[RestoreParticipantEffect, ...]:
         if not self._awaited(incarnation):
             return ()
-        self.phase = Phase.READY
+        self.phase = TRANSITIONS.after(self.phase, "state loaded")
         return (ToCoordinator(Ready(self.node, incarnation)),)
 
     def _load_failed(self, incarnation: Incarnation, reason: str) -> tuple[RestoreParticipantEffect, ...]:
         if not self._awaited(incarnation):
             return ()
-        self.phase = Phase.STOPPED
+        self.phase = TRANSITIONS.after(self.phase, "load failed")
         return (ToCoordinator(Refused(self.node, incarnation, reason)),)
 
     def _start(self, incarnation: Incarnation) -> tuple[RestoreParticipantEffect, ...]:
@@ -163,7 +182,7 @@ class RestoreParticipant:
 
     def _run(self) -> tuple[RestoreParticipantEffect, ...]:
         held, self._held = self._held, ()
-        self.phase = Phase.RUNNING
+        self.phase = TRANSITIONS.after(self.phase, "start")
         start = StartApplication(self.incarnation, self._timeline)
         return (start, *held, ToCoordinator(Running(self.node, self.incarnation)))
 
@@ -171,6 +190,6 @@ class RestoreParticipant:
         """This life is over. What was held belongs to it."""
         was_running = self.phase is Phase.RUNNING
         self.incarnation = newer
-        self.phase = Phase.STOPPED
+        self.phase = TRANSITIONS.after(self.phase, "newer incarnation")
         self._held = ()
         return (StopApplication(),) if was_running else ()

@@ -15,9 +15,9 @@ name all of them, commit(n+1) includes n's, and the order holds whichever commit
 *Presumed abort.* Nothing is logged about a snapshot before its decision. So what no logged decision names was never
 decided, and a participant that goes back to a snapshot, and will write those rows again, is told to abort it.
 
-*In doubt.* Whoever restarts, every participant tells the coordinator what it has prepared, once per session, and gets
-one answer: what to commit, what to abort, and the newest snapshot whose decision is logged. A participant that rolls
-back loads *that* snapshot and no other, and only after the answer: then what it writes again is exactly what was
+*In doubt.* After every restart, of either side, each participant reports what it has prepared, once per session, and
+gets one answer: what to commit, what to abort, and the newest snapshot whose decision is logged. A participant that
+rolls back loads *that* snapshot and no other, and only after the answer: then what it writes again is exactly what was
 aborted. The answer waits while a decision is being logged, for nobody knows how that ends. A participant that comes
 back with its writes intact (`keeps`), or never went away, has nothing aborted.
 
@@ -39,8 +39,8 @@ decision more lies between the log and the commits: commit(n) goes out when n is
 person has released n, *and* the same is true of every earlier decision that waits. The order matters twice: later rows
 build on earlier ones, and a later decision names the earlier one's handles. What is held is kept: it is neither
 committed nor aborted, and every vote names it. A release lets go everything up to a snapshot; it is durable before the
-coordinator hears of it. A verdict need not be durable: whoever restarts asks again. A snapshot that cannot be asked,
-because a stage has not run yet, waits for the next one, whose verdict counts for both.
+coordinator hears of it. A verdict need not be durable: a coordinator that restarts asks again. A snapshot that cannot
+be asked, because a stage has not run yet, waits for the next one, whose verdict counts for both.
 
 | who crashes | when | outcome |
 |---|---|---|
@@ -51,10 +51,11 @@ because a stage has not run yet, waits for the next one, whose verdict counts fo
 | participant | its handle is held | the snapshot that it goes back to contains it: kept |
 
 *Sessions.* A message belongs to the incarnation of the coordinator and that of the participant. An older session's
-message is dropped, by both sides: it was sent to somebody who is gone, and the new session has asked anew. A message
+message is dropped, by both sides: it was sent to somebody who is gone, and the new session has asked again. A message
 of a newer one means that the receiver is the one who is gone: it stands down and does nothing more.
 
-The network may reorder, and keeps messages for whoever comes back; it neither loses nor duplicates within a session.
+The network may reorder, and keeps messages for a process that comes back; it neither loses nor duplicates within a
+session.
 """
 
 from strobe.protocol.two_phase_commit.coordinator import TwoPhaseCoordinator

@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from strobe.model.errors import HostFault, PeerFault
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.protocol.restore.messages import Fence, StandDown, Verdict
+from strobe.protocol.transitions import Transitions
 from strobe.protocol.two_phase_commit.messages import (
     Abandon,
     Abandoned,
@@ -56,7 +57,7 @@ from strobe.protocol.two_phase_commit.messages import (
     ToParticipant,
 )
 
-__all__ = ["TwoPhaseCoordinator"]
+__all__ = ["TRANSITIONS", "TwoPhaseCoordinator"]
 
 
 class _Phase(Enum):
@@ -64,6 +65,22 @@ class _Phase(Enum):
     LOGGING = "logging"
     WAITING = "waiting"  # logged; for its verdict, or a release, or that of an earlier one
     COMMITTING = "committing"
+    SETTLED = "settled"
+    ABANDONED = "abandoned"
+
+
+TRANSITIONS: Final = Transitions(
+    _Phase.PREPARING,
+    {
+        (_Phase.PREPARING, "all have voted"): _Phase.LOGGING,
+        (_Phase.PREPARING, "abandoned"): _Phase.ABANDONED,
+        (_Phase.LOGGING, "not logged"): _Phase.ABANDONED,
+        (_Phase.LOGGING, "logged"): _Phase.COMMITTING,
+        (_Phase.LOGGING, "logged, to be judged"): _Phase.WAITING,
+        (_Phase.WAITING, "let go"): _Phase.COMMITTING,
+        (_Phase.COMMITTING, "all have committed"): _Phase.SETTLED,
+    },
+)
 
 
 class _Transaction(NamedTuple):
@@ -71,6 +88,9 @@ class _Transaction(NamedTuple):
     decision: Decision  # the votes so far
     waiting: frozenset[NodeId]  # whose vote, or acknowledgement, is still to come
     finding: Finding | None = None
+
+    def after(self, event: str) -> _Phase:
+        return TRANSITIONS.after(self.phase, event)
 
 
 class TwoPhaseCoordinator:
@@ -137,29 +157,34 @@ class TwoPhaseCoordinator:
     def step(self, input: CommitCoordinatorInput) -> tuple[CommitCoordinatorEffect, ...]:
         if self._over:
             return ()
-        if isinstance(input, Opened):
-            if self._opened:
-                raise HostFault("The commit coordinator was opened twice.")
-            self._opened = True
-            asks = tuple(ToParticipant(name, Ask(self.incarnation)) for name in self.participants)
-            return asks + tuple(Judge(s) for s, t in self._waiting() if t.finding is None)
-        if not self._opened:
-            raise HostFault(f"{type(input).__name__} came before the commit coordinator was opened.")
-        if isinstance(input, Begin):
-            return self._begin(input.snapshot)
-        if isinstance(input, Abandon):
-            return self._abandon_asked(input.snapshot, input.reason)
-        if isinstance(input, DecisionLogged | DecisionFailed):
-            return self._log_answered(input)
-        if isinstance(input, Judged):
-            return self._judged(input.snapshot, input.finding)
-        if isinstance(input, Released):
-            return self._released(input.snapshot)
-        if isinstance(input, Hello | InDoubt | Resolved | Prepared | Refused | Committed):
-            return self._message(input)
-        raise HostFault(f"The commit coordinator takes no {type(input).__name__}.")
+        match input:
+            case Opened():
+                return self._open_once()
+            case _ if not self._opened:
+                raise HostFault(f"{type(input).__name__} came before the commit coordinator was opened.")
+            case Begin():
+                return self._begin(input.snapshot)
+            case Abandon():
+                return self._abandon_asked(input.snapshot, input.reason)
+            case DecisionLogged() | DecisionFailed():
+                return self._log_answered(input)
+            case Judged():
+                return self._judged(input.snapshot, input.finding)
+            case Released():
+                return self._released(input.snapshot)
+            case Hello() | InDoubt() | Resolved() | Prepared() | Refused() | Committed():
+                return self._message(input)
+            case _:
+                raise HostFault(f"The commit coordinator takes no {type(input).__name__}.")
 
     # ── the host ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_once(self) -> tuple[CommitCoordinatorEffect, ...]:
+        if self._opened:
+            raise HostFault("The commit coordinator was opened twice.")
+        self._opened = True
+        asks = tuple(ToParticipant(name, Ask(self.incarnation)) for name in self.participants)
+        return asks + tuple(Judge(s) for s, t in self._waiting() if t.finding is None)
 
     def _begin(self, snapshot: SnapshotId) -> tuple[CommitCoordinatorEffect, ...]:
         if snapshot <= self._newest:
@@ -186,7 +211,8 @@ class TwoPhaseCoordinator:
         if transaction is None or transaction.phase is not _Phase.LOGGING:
             raise HostFault(f"The log answered for snapshot {answer.snapshot}, whose decision it was not given.")
         if isinstance(answer, DecisionFailed):
-            return self._abandon(answer.snapshot, f"the decision was not logged: {answer.reason}") + self._answer()
+            why = f"the decision was not logged: {answer.reason}"
+            return self._abandon(answer.snapshot, why, "not logged") + self._answer()
         logged = self._decided_now(transaction.decision, frozenset(self.participants))
         self._set(answer.snapshot, logged)
         self._decided = max(self._decided, answer.snapshot)
@@ -280,19 +306,20 @@ class TwoPhaseCoordinator:
         if transaction.waiting:
             return ()
         decision = replace(transaction.decision, judged=self._judges and bool(transaction.decision.all_handles))
-        self._set(snapshot, transaction._replace(phase=_Phase.LOGGING, decision=decision))
+        self._set(snapshot, transaction._replace(phase=transaction.after("all have voted"), decision=decision))
         return (LogDecision(decision),)
 
     def _decided_now(self, decision: Decision, waiting: frozenset[NodeId]) -> _Transaction:
         """A logged decision goes out at once only if it needs no verdict, and if none waits before it."""
         earlier = [t for s, t in self._waiting() if s < decision.snapshot]
         if decision.snapshot <= self._passed or not (decision.judged or earlier):
-            return _Transaction(_Phase.COMMITTING, decision, waiting)
+            return _Transaction(TRANSITIONS.after(_Phase.LOGGING, "logged"), decision, waiting)
         named = frozenset(handle for t in earlier for handle in t.decision.all_handles)
         shares = any(t.finding is Finding.VIOLATED for t in earlier) and decision.all_handles <= named
         # One that names nothing new behind one that is held has nothing to be asked for: it goes when that one goes.
         needs_none = shares or not decision.judged
-        return _Transaction(_Phase.WAITING, decision, waiting, Finding.HOLDS if needs_none else None)
+        phase = TRANSITIONS.after(_Phase.LOGGING, "logged, to be judged")
+        return _Transaction(phase, decision, waiting, Finding.HOLDS if needs_none else None)
 
     def _let_go(self) -> tuple[CommitCoordinatorEffect, ...]:
         """In order, up to the first that neither holds nor was released. One that could not be asked waits for the
@@ -307,7 +334,7 @@ class TwoPhaseCoordinator:
                 break
             self._passed = max(self._passed, snapshot)
             for each in (*postponed, snapshot):
-                self._set(each, self._open[each]._replace(phase=_Phase.COMMITTING))
+                self._set(each, self._open[each]._replace(phase=self._open[each].after("let go")))
                 effects += self._commit(each)
             postponed = []
         return effects
@@ -376,7 +403,10 @@ class TwoPhaseCoordinator:
     def _is_stale(self, session: Session, name: NodeId) -> bool:
         return session.participant != self._lives.get(name)
 
-    def _abandon(self, snapshot: SnapshotId, reason: str) -> tuple[CommitCoordinatorEffect, ...]:
+    def _abandon(
+        self, snapshot: SnapshotId, reason: str, event: str = "abandoned"
+    ) -> tuple[CommitCoordinatorEffect, ...]:
+        self._open[snapshot].after(event)
         self._open = {s: t for s, t in self._open.items() if s != snapshot}
         return (Abandoned(snapshot, reason),)
 
@@ -392,6 +422,7 @@ class TwoPhaseCoordinator:
         """Forget a decision when nobody can be in doubt about it any more."""
         if self._open[snapshot].waiting:
             return ()
+        self._open[snapshot].after("all have committed")
         self._open = {s: t for s, t in self._open.items() if s != snapshot}
         return (Settled(snapshot),)
 

@@ -1,4 +1,4 @@
-"""What the machines of two-phase commit say to each other and to the host. `two_phase_commit.py` has the theory."""
+"""What the machines of two-phase commit say to each other and to the host. The theory is in the package."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Finding(Enum):
     """What the invariants of a snapshot say."""
 
     HOLDS = "holds"
-    VIOLATED = "violated"  # or could not be evaluated: whoever cannot say that it holds says this
+    VIOLATED = "violated"  # or could not be evaluated
     POSTPONED = "postponed"  # it cannot be asked of this snapshot: the next one's finding counts for both
 
 

@@ -1,6 +1,6 @@
 """The sink's side of two-phase commit: prepare, vote, commit in order, and ask after a restart.
 
-`two_phase_commit.py` has the theory and the coordinator's side. What the host owes this machine: a handle that it
+The theory is in the package. What the host owes this machine: a handle that it
 answers with is durable; a handle is durably forgotten as part of committing or aborting it, before the next effect;
 and on a restart it hands in every handle that it has not forgotten.
 
@@ -89,22 +89,27 @@ class TwoPhaseParticipant:
     def step(self, input: CommitParticipantInput) -> tuple[CommitParticipantEffect, ...]:
         if self._over:
             return ()
-        if isinstance(input, Opened):
-            if self._opened:
-                raise HostFault(f"Participant {self.name} was opened twice.")
-            self._opened = True
-            return (ToCoordinator(Hello(self.name, self.incarnation)),)
-        if not self._opened:
-            raise HostFault(f"{type(input).__name__} came before participant {self.name} was opened.")
-        if isinstance(input, WritesPrepared):
-            return self._writes_prepared(input.snapshot, input.handle)
-        if isinstance(input, WritesFailed):
-            return self._writes_failed(input.snapshot, input.reason)
-        if isinstance(input, Ask):
-            return self._asked(input.coordinator)
-        if isinstance(input, Resolve | Prepare | Commit):
-            return self._message(input)
-        raise HostFault(f"A participant takes no {type(input).__name__}.")
+        match input:
+            case Opened():
+                return self._open()
+            case _ if not self._opened:
+                raise HostFault(f"{type(input).__name__} came before participant {self.name} was opened.")
+            case WritesPrepared():
+                return self._writes_prepared(input.snapshot, input.handle)
+            case WritesFailed():
+                return self._writes_failed(input.snapshot, input.reason)
+            case Ask():
+                return self._asked(input.coordinator)
+            case Resolve() | Prepare() | Commit():
+                return self._message(input)
+            case _:
+                raise HostFault(f"A participant takes no {type(input).__name__}.")
+
+    def _open(self) -> tuple[CommitParticipantEffect, ...]:
+        if self._opened:
+            raise HostFault(f"Participant {self.name} was opened twice.")
+        self._opened = True
+        return (ToCoordinator(Hello(self.name, self.incarnation)),)
 
     def _asked(self, coordinator: Incarnation) -> tuple[CommitParticipantEffect, ...]:
         if coordinator <= self._coordinator:
@@ -123,15 +128,15 @@ class TwoPhaseParticipant:
             return ()
         if message.session.coordinator > self._coordinator:
             raise PeerFault(f"Coordinator {message.session.coordinator} sent {type(message).__name__} before it asked.")
-        if isinstance(message, Commit):
-            self._check_order(message.handles)
-            return (
-                *self._commit(message.handles),
-                ToCoordinator(Committed(self.name, self._session(), message.snapshot)),
-            )
-        if isinstance(message, Prepare):
-            return self._prepare(message.snapshot)
-        return self._resolve(message)
+        match message:
+            case Commit():
+                self._check_order(message.handles)
+                done = ToCoordinator(Committed(self.name, self._session(), message.snapshot))
+                return (*self._commit(message.handles), done)
+            case Prepare():
+                return self._prepare(message.snapshot)
+            case Resolve():
+                return self._resolve(message)
 
     def _prepare(self, snapshot: SnapshotId) -> tuple[CommitParticipantEffect, ...]:
         if snapshot == self._newest:

@@ -233,7 +233,7 @@ class _Drawing:
         top, bottom = Spot(x, self.plan.ceiling), Spot(x, self.plan.ground)
         source = f"snapshot {snapshot}" if snapshot and snapshot.id else "the initial state"
         style = f'stroke="{INK}" stroke-width="1.6"{RESTART_DASHES}'
-        self.canvas.line(top, bottom, style, f"everything starts anew from {source}")
+        self.canvas.line(top, bottom, style, f"everything starts again from {source}")
         words = Spot(x + 5, bottom.y - 3)
         self.canvas.text(words, f"from {source}", f'font-size="11" fill="{FAINT}"')
         self.labels.solid.append(Box(x - 3, top.y, x + 3, bottom.y))

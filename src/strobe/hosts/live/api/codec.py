@@ -31,7 +31,7 @@ from strobe.model.ids import SnapshotId
 
 __all__ = [
     "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
-    "encode_plain", "encode_state", "encoding", "is_marker", "is_stamped", "item_to_json",
+    "encode_state", "encoding", "is_marker", "is_stamped", "item_to_json",
     "marker_id", "marker_item", "message", "message_from_json", "number_of", "stamp_of", "stamped_item", "to_json",
     "unstamped",
 ]  # fmt: skip
@@ -267,10 +267,6 @@ def _unknown(item: bytes) -> PeerFault:
 
 
 # ── states and other plain values ───────────────────────────────────────────────────────────────────────────────────
-
-
-def encode_plain(value: Any) -> bytes:
-    return _encode(value)
 
 
 def decode_plain(data: bytes | memoryview) -> Any:

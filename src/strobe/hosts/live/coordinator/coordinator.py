@@ -3,7 +3,7 @@
 Two machines: `Coordinator` decides when snapshots start, are written, given up and disposed of; `RestoreCoordinator`
 brings a snapshot to life, which is also how a system starts (from snapshot 0, the beginning) and how it comes back when
 a node is lost. This module gives them time and words from the nodes, and performs their effects: control messages, the
-store, the durable memory. What blocks, runs in one thread, in order.
+store, the job record. What blocks, runs in one thread, in order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from strobe import __version__
 from strobe.hosts.live.api.topology import Topology, parse_address
 from strobe.hosts.live.coordinator.breakpoints import Breakpoints
 from strobe.hosts.live.coordinator.intake import Intake
-from strobe.hosts.live.coordinator.memory import Memory
 from strobe.hosts.live.coordinator.outcomes import Listener, NodeDied, Outcomes
 from strobe.hosts.live.coordinator.peers import Peer, Reach
+from strobe.hosts.live.coordinator.record import RecordFile
 from strobe.hosts.live.coordinator.requests import Requests, ignore_outcome
 from strobe.hosts.live.coordinator.revival import BEGINNING, Revival
 from strobe.hosts.live.journal.parts import COORDINATOR, PartWriter
@@ -53,7 +53,7 @@ class LiveCoordinator:
         self,
         topology: Topology,
         store: SnapshotStore,
-        memory: Memory,
+        record: RecordFile,
         reach: Reach,
         settings: snap.CoordinatorSettings,
         *,
@@ -75,7 +75,7 @@ class LiveCoordinator:
         self.figures: dict[NodeId, control.Figures] = {}
         self.restores = 0
         self._asked: set[NodeId] = set()  # who wants a snapshot as soon as all run
-        self._memory = memory
+        self._record = record
         self._journal_directory = journal
         self._journal: PartWriter | None = None
         self._on_failed = on_failed
@@ -93,14 +93,14 @@ class LiveCoordinator:
         self._figures_asked: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = False
-        newest = max((memory.now.snapshot, *store.list()), default=0)
+        newest = max((record.now.snapshot, *store.list()), default=0)
         # Everyone starts a snapshot of its own accord: markers then meet markers, and no node need be reachable.
         self._snapshots = Coordinator(
             dict.fromkeys(self.graph.nodes, ()), settings, next_snapshot=newest + 1, retained=store.list()
         )
         elsewhere = {s.name: parse_address(s.reach, s.name) for s in topology.nodes if s.reach is not None}
         self._revival = Revival(
-            self.graph, self._peers, memory, self, elsewhere=elsewhere, timeout_ms=int(restore_timeout * 1000)
+            self.graph, self._peers, record, self, elsewhere=elsewhere, timeout_ms=int(restore_timeout * 1000)
         )
         self._feed()
 
@@ -333,7 +333,7 @@ class LiveCoordinator:
         where, store = None, self.store
         if trigger.kind is Kind.SAVEPOINT:
             where, store = self.savepoint(trigger.snapshot, request.directory)
-        self._memory.reserve(SnapshotId((trigger.snapshot + 99) // 100 * 100))
+        self._record.reserve(SnapshotId((trigger.snapshot + 99) // 100 * 100))
         self._gathering[trigger.snapshot] = Gathering(
             trigger.snapshot,
             trigger.kind,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from strobe.hosts.live.coordinator.breakpoints import Breakpoints
-from strobe.hosts.live.coordinator.memory import Memory
 from strobe.hosts.live.coordinator.peers import Peer
+from strobe.hosts.live.coordinator.record import RecordFile
 from strobe.hosts.live.snapshot.snapshots import Loaded
 from strobe.hosts.live.wire import control
 from strobe.hosts.live.wire.link import Address
@@ -62,7 +62,7 @@ class Revival:
         self,
         graph: Graph,
         peers: Mapping[NodeId, Peer],
-        memory: Memory,
+        record: RecordFile,
         owner: RevivalOwner,
         *,
         elsewhere: Mapping[NodeId, Address],
@@ -73,14 +73,14 @@ class Revival:
         self.underway = False
         self._graph = graph
         self._peers = peers
-        self._memory = memory
+        self._record = record
         self._owner = owner
         self.loaded = BEGINNING  # what the present life began from, or the next one will
         self._sealed: tuple[int, bytes] = (0, b"")
         self._machine = RestoreCoordinator(
             graph.nodes,
-            incarnation=memory.now.incarnation,
-            timeline=memory.now.timeline,
+            incarnation=record.now.incarnation,
+            timeline=record.now.timeline,
             timeout=timeout_ms,
         )
         for node in graph.nodes:
@@ -111,7 +111,7 @@ class Revival:
             for effect in self._machine.step(each):
                 if isinstance(effect, ClaimIncarnation):
                     try:
-                        self._memory.claim(effect.incarnation, effect.timeline)
+                        self._record.claim(effect.incarnation, effect.timeline)
                     except Fenced as error:
                         self._owner.fail(str(error))
                         return

@@ -221,7 +221,7 @@ def check_protocol(manifest: Manifest, protocol: str, name: str) -> None:
             f"Snapshot {manifest.snapshot} of {manifest.job} was taken with {manifest.mode}, and {name} is to run with "
             f"{protocol}.",
             untouched="Nothing was started.",
-            next=f'Start it with protocol = "{manifest.mode}", or begin anew in another --home.',
+            next=f'Start it with protocol = "{manifest.mode}", or start over in another --home.',
         )
 
 
@@ -241,7 +241,7 @@ def check_fits(manifest: Manifest, graph: Graph, name: str) -> None:
             raise Misuse(
                 f"Snapshot {manifest.snapshot} of {manifest.job} does not fit {name}: {names[0]} {fault}.",
                 untouched="Nothing was started.",
-                next="Start it with the nodes and channels that it was taken of, or begin anew in another --home.",
+                next="Start it with the nodes and channels that it was taken of, or start over in another --home.",
             )
 
 

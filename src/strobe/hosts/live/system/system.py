@@ -30,9 +30,9 @@ from strobe.hosts.live.api.conditions import read_condition
 from strobe.hosts.live.api.topology import DEFAULTS, Topology, load_class, parse_address
 from strobe.hosts.live.coordinator.breakpoints import Break
 from strobe.hosts.live.coordinator.coordinator import LiveCoordinator
-from strobe.hosts.live.coordinator.memory import Memory
 from strobe.hosts.live.coordinator.outcomes import Listener
 from strobe.hosts.live.coordinator.peers import Reach
+from strobe.hosts.live.coordinator.record import RecordFile
 from strobe.hosts.live.coordinator.revival import BEGINNING
 from strobe.hosts.live.node.options import NodeOptions, open_log, read_key
 from strobe.hosts.live.snapshot.checks import Check
@@ -109,7 +109,7 @@ class System:
         self._reach_within = reach_within
         self._logs, self._listener = logs, listener
         self._claimed = False
-        self._memory = Memory(self.home, topology.name)
+        self._record = RecordFile(self.home, topology.name)
         self._coordinator: LiveCoordinator | None = None
         self._processes: dict[NodeId, asyncio.subprocess.Process] = {}
         self._watchers: dict[NodeId, asyncio.Task[None]] = {}
@@ -124,7 +124,7 @@ class System:
         for spec in self.topology.nodes:
             if spec.name in self.local:
                 load_class(spec.path, spec.name)  # a class that cannot be found is said here, not by a process
-        self._memory.open()
+        self._record.open()
         self._claimed = True
 
     async def start(self) -> None:
@@ -149,7 +149,7 @@ class System:
             tls=None if options.tls is None else options.tls.dialling(),
         )
         self._coordinator = LiveCoordinator(
-            self.topology, store, self._memory, reach, self._settings,
+            self.topology, store, self._record, reach, self._settings,
             journal=self._journal, on_failed=self._fail, on_lost=self._end, listener=self._listener,
         )  # fmt: skip
         starting = [self._launch(spec.name, options) for spec in self.topology.nodes if spec.name in self.local]
@@ -184,7 +184,7 @@ class System:
         for watcher in self._watchers.values():
             watcher.cancel()
         await asyncio.gather(*self._watchers.values(), return_exceptions=True)
-        self._memory.close()
+        self._record.close()
         self._claimed = False
 
     async def __aenter__(self) -> System:

@@ -344,7 +344,7 @@ class KeepsOlder(Barriers):
 
 
 class ForgetsAborted(Barriers):
-    """Starts a snapshot that was given up anew when a late barrier comes."""
+    """Restarts a snapshot that was given up, when a late barrier comes."""
 
     def _abort(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         effects = super()._abort(snapshot)
@@ -416,7 +416,7 @@ BARRIERS = (
     Mutant("keeps-older", _ALL, ViolationKind.CUT, KeepsOlder,
            "A newer barrier gives an older snapshot up whose barrier can no longer come."),
     Mutant("forgets-aborted-barrier", _ALL, ViolationKind.LIVENESS, ForgetsAborted,
-           "A late barrier does not start a snapshot anew that was given up."),
+           "A late barrier does not restart a snapshot that was given up."),
     Mutant("abort-keeps-holding", _ALIGNED, ViolationKind.LIVENESS, AbortKeepsHolding,
            "Giving a snapshot up releases the inputs that it held."),
 )  # fmt: skip

@@ -141,7 +141,7 @@ class ForwardsEveryMarker(ChandyLamport):
 
 
 class ForgetsFinished(ChandyLamport):
-    """Forgets a snapshot when its part is complete: whoever asks again makes it start anew."""
+    """Forgets a snapshot when its part is complete: a second request makes it start again."""
 
     def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         effects = super()._finish(snapshot)
@@ -205,7 +205,7 @@ class RecordsForOneSnapshot(ChandyLamport):
 
 
 class ForgetsAborted(ChandyLamport):
-    """Stops recording when a snapshot is given up, but starts it anew at the next marker."""
+    """Stops recording when a snapshot is given up, but starts it again at the next marker."""
 
     def _abort(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         self._open.pop(snapshot, None)
@@ -228,7 +228,7 @@ CHANDY_LAMPORT = (
     Mutant("forwards-every-marker", _CL, ViolationKind.PROTOCOL, ForwardsEveryMarker,
            "One marker on each channel: only the first marker is sent on."),
     Mutant("forgets-finished", _CL, ViolationKind.MARKERS, ForgetsFinished,
-           "A finished snapshot is remembered: nothing makes it start anew."),
+           "A finished snapshot is remembered: nothing makes it start again."),
     Mutant("forgets-an-output", _CL, ViolationKind.LIVENESS, ForgetsAnOutput,
            "A marker is sent on every output channel."),
     Mutant("rejoins", _CL, ViolationKind.PROTOCOL, JoinsTwice,

@@ -10,14 +10,15 @@ all files and names the last thousand.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged
@@ -51,6 +52,17 @@ class BadFiles:
     files: tuple[BadFile, ...] = ()
 
 
+class _Noted(msgspec.Struct, frozen=True):
+    """The file."""
+
+    version: Literal[1]
+    count: int
+    files: tuple[BadFile, ...]
+
+
+_decode = msgspec.json.Decoder(_Noted).decode
+
+
 def shown(path: str) -> str:
     """A name in Spark's log, as a person writes it."""
     return unquote(urlsplit(path).path) if path.startswith("file:") else unquote(path)
@@ -67,11 +79,9 @@ def read(checkpoint: Path, batch: int) -> BadFiles:
     if path is None:
         return BadFiles()
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if value["version"] != 1:
-            raise ValueError("it is not of version 1")
-        return BadFiles(int(value["count"]), tuple(_file(entry) for entry in value["files"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        noted = _decode(path.read_bytes())
+        return BadFiles(noted.count, noted.files)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise Damaged(
             f"{path}, which names the input files that were set aside, cannot be read: {error}.",
             untouched="Nothing was changed.",
@@ -87,8 +97,7 @@ def add(checkpoint: Path, batch: int, files: Sequence[BadFile]) -> BadFiles:
     found = BadFiles(before.count + len(fresh), (*before.files, *fresh)[-MOST:])
     directory = checkpoint / _DIRECTORY
     directory.mkdir(exist_ok=True)
-    value = {"version": 1, "count": found.count, "files": [asdict(file) for file in found.files]}
-    write_durably(directory / str(batch), json.dumps(value, ensure_ascii=False))
+    write_durably(directory / str(batch), msgspec.json.encode(_Noted(1, found.count, found.files)))
     old = sorted(n for n in _numbers(checkpoint) if n <= batch - _KEPT)
     for number in old[:-1]:  # the last of them says how it was since then
         (directory / str(number)).unlink(missing_ok=True)
@@ -103,10 +112,6 @@ def renumber(checkpoint: Path, batch: int) -> None:
         shutil.rmtree(path.parent)
         path.parent.mkdir()
         write_durably(path.with_name("0"), value)
-
-
-def _file(value: Any) -> BadFile:
-    return BadFile(str(value["path"]), str(value["reason"]), str(value["time"]), int(value["batch"]))
 
 
 def _numbers(checkpoint: Path) -> list[int]:

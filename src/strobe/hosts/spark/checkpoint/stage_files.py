@@ -34,14 +34,14 @@ _SCHEMA_PATH = re.compile(r'"file:[^"]*?/(state/\d+/_stateSchema/[^"]+)"')
 
 
 def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) -> Path:
-    number = home.memory.generation if generation is None else generation
-    return home.path(home.layout.stage_checkpoint(uid, home.memory.timeline, number))
+    number = home.record.generation if generation is None else generation
+    return home.path(home.layout.stage_checkpoint(uid, home.record.timeline, number))
 
 
 def rewritten_generation(home: JobHome) -> int:
     """Where checkpoints are rewritten, until the job's memory names it. Not the next one: a start that finds a driver
     dead takes that one, and what the dead one had half rewritten would be taken for the job's own."""
-    return home.memory.generation + 2
+    return home.record.generation + 2
 
 
 def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:
@@ -49,8 +49,8 @@ def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:
     holder = JobHome(home, job)
     holder.peek()
     found = {}
-    for uid in holder.memory.stages:
-        places = [stage_checkpoint(holder, uid, g) for g in range(holder.memory.generation + 1)]
+    for uid in holder.record.stages:
+        places = [stage_checkpoint(holder, uid, g) for g in range(holder.record.generation + 1)]
         place = next((p for p in reversed(places) if p.is_dir()), None)
         logged = None if place is None else spark_checkpoint.last_logged(place)
         if place is not None and logged is not None and (bad := bad_files.read(place, logged)).count:
@@ -102,7 +102,7 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
     for uid in uids:
         new = stage_checkpoint(home, uid)
         old = next(
-            (p for g in reversed(range(home.memory.generation)) if (p := stage_checkpoint(home, uid, g)).is_dir()), None
+            (p for g in reversed(range(home.record.generation)) if (p := stage_checkpoint(home, uid, g)).is_dir()), None
         )
         if old is None or new.exists():
             continue
@@ -125,7 +125,7 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
 
 def _forget_older(home: JobHome, uid: NodeId) -> None:
     """The files are links: what Spark lets go of in the new directory would stay on the disk by the old ones."""
-    for generation in range(home.memory.generation):
+    for generation in range(home.record.generation):
         home.discard(stage_checkpoint(home, uid, generation).parent)
 
 

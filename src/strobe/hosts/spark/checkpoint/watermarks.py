@@ -11,11 +11,12 @@ query with the same names.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged
@@ -28,11 +29,21 @@ _KEPT: Final = 100  # as many as Spark keeps batches
 Watermarks = Mapping[str, int | None]  # milliseconds by name; None where no row has come yet
 
 
+class _Noted(msgspec.Struct, frozen=True):
+    """The file."""
+
+    version: Literal[1]
+    watermarks: dict[str, int | None]
+
+
+_decode = msgspec.json.Decoder(_Noted).decode
+
+
 def write(checkpoint: Path, batch: int, watermarks: Watermarks) -> None:
     """Whole or not at all. What is too old to be needed goes."""
     directory = checkpoint / DIRECTORY
     directory.mkdir(exist_ok=True)
-    write_durably(directory / str(batch), json.dumps({"version": 1, "watermarks": dict(watermarks)}))
+    write_durably(directory / str(batch), msgspec.json.encode(_Noted(1, dict(watermarks))))
     (directory / str(batch - _KEPT)).unlink(missing_ok=True)
 
 
@@ -53,12 +64,8 @@ def read(checkpoint: Path, batch: int) -> Watermarks | None:
     if path is None:
         return None
     try:
-        value = json.loads(path.read_text())
-        found: dict[str, int | None] = value["watermarks"]
-        if value["version"] != 1 or not all(ms is None or type(ms) is int for ms in found.values()):
-            raise ValueError("it is not of version 1")
-        return dict(found)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return _decode(path.read_bytes()).watermarks
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise Damaged(
             f"{path}, which says how far each watermark has come, cannot be read: {error}.",
             untouched="Nothing was changed.",

@@ -8,11 +8,11 @@ abandoned here, which says nothing to any sink: what they have prepared is named
 A decision that is not settled must not be forgotten: `unsettled` checkpoints are not disposed of.
 
 With `judge`, a snapshot's invariants have their say between the manifest and the commits. The machine asks, `judge`
-puts the question, `judged` brings the answer, and `release` a person's. The manifest says that its parts wait (`hold`),
-so a driver that starts knows it without the file that was run before.
+starts the evaluation, `judged` takes its result, and `release` takes a person's decision. The manifest says that its
+parts wait (`hold`), so a driver that starts knows it without the file that was run before.
 
-Words between the coordinator and the sinks are the protocol's messages and nothing else. The machine is stepped under
-one lock, by whichever thread brings a word; no step waits for anything.
+Coordinator and sinks exchange the protocol's messages and nothing else. The machine is stepped under one lock, by the
+thread that brings a message; no step waits for anything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Parts of sinks that invariants keep back: which snapshots they wait for, what people are told, how they are let go.
+"""Parts of sinks that invariants keep back: which snapshots they wait for, what people see, how they are released.
 
 A manifest whose parts wait for a verdict says so under `hold`, with the names of the invariants that were to be asked.
 What is kept back is named by such a manifest and not known to be let go: not released, and no commit of it has begun.
-So it can be told from the disk alone, and released without a driver. Whoever releases is the job's owner at that
-moment: the note can come neither too late for a driver that starts, nor twice.
+So the disk alone says what is held, and it can be released without a driver. The process that releases owns the job
+at that moment: the note can come neither too late for a driver that starts, nor twice.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def open_commits(
     home: JobHome,
     told: Callable[[Release], None],
 ) -> None:
-    """At a start. What was released while no driver ran becomes visible now, and `told` is told of it."""
+    """At a start. What was released while no driver ran becomes visible now, and `told` is called."""
     releases = read_releases(home.home, home.job)
     newest = max(releases, key=lambda each: each.snapshot, default=None)
     released = SnapshotId(0) if newest is None else newest.snapshot
@@ -109,7 +109,7 @@ def release_offline(home: Path, job: str, snapshot: SnapshotId, by: str) -> Rele
     claim.claim(lambda reason: None)
     try:
         waiting, parts = _waiting_on_disk(home, job, upto=snapshot)
-        if not waiting or (snapshot not in waiting and snapshot > claim.memory.snapshot):
+        if not waiting or (snapshot not in waiting and snapshot > claim.record.snapshot):
             raise not_held(snapshot, _waiting_on_disk(home, job)[0])
         # A savepoint, or one that is gone, names nothing of its own: what was held before it is meant.
         release = Release(waiting[-1], by, utc_now(), parts)

@@ -22,11 +22,13 @@ lost the ledger would otherwise take staged rows for rows that were never there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from strobe.hosts.spark.connectors.base import Part
 from strobe.hosts.spark.home.job_home import JobHome
@@ -35,7 +37,7 @@ from strobe.model.errors import Damaged, HostFault
 from strobe.model.ids import SnapshotId, Timeline
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import NOTHING, Manifest
-from strobe.store.small_files import read_object
+from strobe.store.small_files import as_kind, read_object
 
 __all__ = ["Entry", "Ledger", "PartState", "SinkLedger", "named_handles", "read_ledgers"]
 
@@ -213,7 +215,7 @@ class SinkLedger:
 
     def _write(self, ledger: Ledger, *, again: bool = False) -> None:
         if again or ledger != self._ledger:
-            self._home.write(self._key, _to_json(ledger))
+            self._home.write(self._key, msgspec.to_builtins(_LedgerFile.of(ledger)))
             self._ledger = ledger
 
 
@@ -236,68 +238,87 @@ def named_handles(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _to_json(ledger: Ledger) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
-        "sink": ledger.sink,
-        "kind": ledger.kind,
-        "timeline": ledger.timeline,
-        "origin": ledger.origin,
-        "boundary": ledger.boundary,
-        "entries": [_entry_json(e) for e in ledger.entries],
-        "done": [_entry_json(e) for e in ledger.done],
-        "closed": ledger.closed,
-    }
+class _EntryFile(msgspec.Struct, frozen=True):
+    handle: str
+    snapshot: SnapshotId
+    timeline: Timeline
+    after: int
+    through: int
+    state: PartState
+    where: str
+    noted: str
+    changed: str
+    data: Any
+    by_hand: str
+    decided_by: SnapshotId | None
+    staged: bool
+
+    @classmethod
+    def of(cls, entry: Entry) -> _EntryFile:
+        part = entry.part
+        return cls(
+            part.handle, part.snapshot, part.timeline, part.after, part.through, entry.state, entry.where, entry.noted,
+            entry.changed, entry.data, entry.by_hand, entry.decided_by, entry.staged,
+        )  # fmt: skip
+
+    def entry(self) -> Entry:
+        part = Part(self.handle, self.snapshot, self.timeline, self.after, self.through)
+        return Entry(
+            part,
+            self.state,
+            self.where,
+            self.noted,
+            self.changed,
+            self.data,
+            self.by_hand,
+            self.decided_by,
+            self.staged,
+        )
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    part = entry.part
-    return {
-        "handle": part.handle,
-        "snapshot": part.snapshot,
-        "timeline": part.timeline,
-        "after": part.after,
-        "through": part.through,
-        "state": entry.state.value,
-        "where": entry.where,
-        "noted": entry.noted,
-        "changed": entry.changed,
-        "data": entry.data,
-        "by_hand": entry.by_hand,
-        "decided_by": entry.decided_by,
-        "staged": entry.staged,
-    }
+class _Format(msgspec.Struct, frozen=True):
+    """Read first: a file of another format need not have the rest."""
+
+    format: int
 
 
-def _entry(value: Mapping[str, Any]) -> Entry:
-    part = Part(
-        str(value["handle"]), SnapshotId(value["snapshot"]), Timeline(value["timeline"]), int(value["after"]),
-        int(value["through"]),
-    )  # fmt: skip
-    decided = value["decided_by"]
-    return Entry(
-        part, PartState(value["state"]), str(value["where"]), str(value["noted"]), str(value["changed"]), value["data"],
-        str(value["by_hand"]), None if decided is None else SnapshotId(decided), bool(value["staged"]),
-    )  # fmt: skip
+class _LedgerFile(_Format, frozen=True):
+    sink: str
+    kind: str
+    timeline: Timeline
+    origin: int
+    boundary: Annotated[int, msgspec.Meta(ge=NOTHING)]
+    entries: tuple[_EntryFile, ...]
+    done: tuple[_EntryFile, ...]
+    closed: bool
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> _LedgerFile:
+        return cls(
+            _FORMAT, ledger.sink, ledger.kind, ledger.timeline, ledger.origin, ledger.boundary,
+            tuple(_EntryFile.of(e) for e in ledger.entries), tuple(_EntryFile.of(e) for e in ledger.done),
+            ledger.closed,
+        )  # fmt: skip
+
+    def ledger(self) -> Ledger:
+        return Ledger(
+            self.sink, self.kind, self.timeline, self.origin, self.boundary,
+            tuple(e.entry() for e in self.entries), tuple(e.entry() for e in self.done), self.closed,
+        )  # fmt: skip
 
 
 def _read(path: Path) -> Ledger | None:
     try:
         value = read_object(path)
-        if value["format"] != _FORMAT:
-            raise ValueError(f"its format is {value['format']!r}, and this Strobe reads {_FORMAT}")
-        boundary = int(value["boundary"])
-        if boundary < NOTHING:
-            raise ValueError(f"boundary {boundary}")
-        return Ledger(
-            str(value["sink"]), str(value["kind"]), Timeline(value["timeline"]), int(value["origin"]), boundary,
-            tuple(_entry(e) for e in value["entries"]), tuple(_entry(e) for e in value["done"]), bool(value["closed"]),
-        )  # fmt: skip
+        found = as_kind(value, _Format).format
+        if found != _FORMAT:
+            raise ValueError(f"its format is {found}, and this Strobe reads {_FORMAT}")
+        return as_kind(value, _LedgerFile).ledger()
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise Damaged(
-            f"The ledger of a sink, {path}, cannot be read: {type(error).__name__}: {error}.",
+            f"The ledger of a sink, {path}, cannot be read: {error}.",
             untouched="Nothing was changed.",
             next="Put back a copy of it, or restore the job from a snapshot.",
         ) from error

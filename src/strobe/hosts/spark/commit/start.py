@@ -137,7 +137,7 @@ def _check_gone(home: JobHome, present: set[str], *, drop: bool) -> None:
 
 def _staged_since(home: JobHome, name: str, ledger: Ledger) -> range:
     """The batches that the stage has committed and no part of the sink contains."""
-    if ledger.timeline != home.memory.timeline:
+    if ledger.timeline != home.record.timeline:
         return range(0)  # the restore has settled what was there
     committed = spark_checkpoint.last_committed(stage_checkpoint(home, NodeId(name.partition("/")[0])))
     return range(ledger.boundary + 1, (NOTHING if committed is None else committed) + 1)

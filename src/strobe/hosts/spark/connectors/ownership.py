@@ -27,7 +27,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.connectors.starts import check_start, follow, last_start
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
-from strobe.store.small_files import read_object, read_small
+from strobe.store.small_files import read_as, read_small
 
 __all__ = ["OWNER", "Claim", "check_no_copy", "claim", "why_not_mine"]
 
@@ -179,10 +179,10 @@ def _read_identity(path: Path) -> str | None:
 def _read(place: Path) -> Claim | None:
     path = place / OWNER
     try:
-        return Claim(**{name: str(value) for name, value in read_object(path).items()})
+        return read_as(path, Claim)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise Damaged(
             f"{path}, which says whose the table is, cannot be read: {error}.",
             untouched="Nothing was written.",

@@ -6,7 +6,7 @@ its word on that machine only. Elsewhere the heartbeat counts, whatever the lock
 (stopped, or on a machine that hangs) is given up after `LEASE` seconds without a heartbeat: the next one takes over
 with a higher incarnation, and the old one, should it wake, finds itself fenced off and ends.
 
-`incarnation.json` is the job's small durable memory: incarnation, timeline, the highest snapshot id ever taken, and
+`incarnation.json` is the job record: incarnation, timeline, the highest snapshot id ever taken, and
 the generation of the stages' Spark checkpoints. Every start after an end that was not in order begins a new generation,
 so that two Sparks never share a directory: a driver that was killed may leave a JVM that has yet to notice.
 
@@ -32,16 +32,16 @@ from typing import Any
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.durable import fsync, write_durably
-from strobe.hosts.spark.home.record import NEW, JobMemory, memory_from_json, memory_json
+from strobe.hosts.spark.home.record import NEW, JobRecord, record_from_json, record_json
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId
 from strobe.store.holding import LEASE, host_name, machine_of, this_machine
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
 from strobe.store.runtime import UNKNOWN, read_runtime, runtime_json
-from strobe.store.small_files import read_object
+from strobe.store.small_files import read_small
 
-__all__ = ["LEASE", "JobHome", "JobMemory", "host_name"]
+__all__ = ["LEASE", "JobHome", "JobRecord", "host_name"]
 
 _log = logging.getLogger("strobe.home")
 HEARTBEAT = min(1.0, LEASE / 4)
@@ -54,7 +54,7 @@ class JobHome:
         self.home = home.absolute()
         self.job = job
         self.layout = JobLayout(job)
-        self.memory = NEW
+        self.record = NEW
         self._lock_file: int | None = None
         self._write_lock = threading.Lock()
         self._durable: set[Path] = set()  # directories whose names are, up to the home
@@ -99,14 +99,14 @@ class JobHome:
 
     def reserve(self, snapshot: SnapshotId) -> None:
         """The id is taken for ever, whatever becomes of the snapshot."""
-        self.remember(snapshot=max(self.memory.snapshot, snapshot))
+        self.remember(snapshot=max(self.record.snapshot, snapshot))
 
     def remember(self, **changes: Any) -> None:
-        """Change the memory, durably, in one write."""
+        """Change the record, durably, in one write."""
         with self._write_lock:
-            memory = replace(self.memory, **changes)
-            self._write(self.layout.incarnation, json.dumps(memory_json(memory), indent=1), durable=True)
-            self.memory = memory
+            record = replace(self.record, **changes)
+            self._write(self.layout.incarnation, record_json(record), durable=True)
+            self.record = record
 
     def write(self, key: str, value: dict[str, Any]) -> None:
         """Replace a small file of the job, durably; Fenced if this is no longer the job's driver."""
@@ -133,8 +133,8 @@ class JobHome:
             doomed.unlink(missing_ok=True)
 
     def peek(self) -> None:
-        """Read the job's memory without becoming its driver: for a plan that touches nothing."""
-        self.memory = self._read_memory()
+        """Read the job record without becoming its driver: for a plan that touches nothing."""
+        self.record = self._read_record()
 
     def publish(self, **facts: Any) -> None:
         """Facts about the running driver, for those who look from outside."""
@@ -144,7 +144,7 @@ class JobHome:
 
     def release(self) -> None:
         self.stop_heartbeat()
-        if self.memory.incarnation:
+        if self.record.incarnation:
             shutil.rmtree(self._own, ignore_errors=True)
         if self._lock_file is not None:
             os.close(self._lock_file)
@@ -172,7 +172,7 @@ class JobHome:
 
     @property
     def _own(self) -> Path:
-        return self.path(self.layout.driver(self.memory.incarnation))
+        return self.path(self.layout.driver(self.record.incarnation))
 
     def _take_lock(self) -> int | None:
         """The lock, or None if a driver holds it that gives no sign of life."""
@@ -209,7 +209,7 @@ class JobHome:
         return {number: path for path in names if (number := self.layout.driver_of(path.name)) is not None}
 
     def _take_incarnation(self, snapshot: str | None) -> None:
-        known = self._read_memory()  # nothing is touched if it is damaged
+        known = self._read_record()  # nothing is touched if it is damaged
         older = self._older()
         mine = Incarnation(max(known.incarnation, *older, 0) + 1)
         try:
@@ -221,8 +221,8 @@ class JobHome:
             with contextlib.suppress(FileNotFoundError):  # it has just ended
                 os.rename(path, gone)
             shutil.rmtree(gone, ignore_errors=True)
-        known = self._read_memory()
-        self.memory = replace(known, incarnation=mine)
+        known = self._read_record()
+        self.record = replace(known, incarnation=mine)
         asked = known.asked
         if snapshot is not None and (asked or self._is_new(known)):
             asked = str(Path(snapshot).absolute()) if Path(snapshot).exists() else snapshot
@@ -233,8 +233,8 @@ class JobHome:
             with contextlib.suppress(PermissionError):
                 fsync(above)
 
-    def _is_new(self, memory: JobMemory) -> bool:
-        return not memory.stages and memory.restoring is None and not self.path(self.layout.stages).exists()
+    def _is_new(self, record: JobRecord) -> bool:
+        return not record.stages and record.restoring is None and not self.path(self.layout.stages).exists()
 
     def _heartbeat(self) -> None:
         """Until the end. An error that passes, as on a network file system, must not make a healthy driver look dead;
@@ -267,17 +267,17 @@ class JobHome:
             # The handle may be stale for good. Others look at the file by its name, and it is ours: we own the job.
             os.utime(self.path(self.layout.lock))
 
-    def _read_memory(self) -> JobMemory:
+    def _read_record(self) -> JobRecord:
         path = self.path(self.layout.incarnation)
         try:
-            return memory_from_json(read_object(path))
+            return record_from_json(read_small(path))
         except FileNotFoundError as error:
             # Written before anything else of a job: if there is anything else, somebody has taken it away.
             if not self.path(self.layout.stages).exists():
                 return NEW
-            raise self._no_memory(path, "it is gone") from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._no_memory(path, f"{type(error).__name__}: {error}") from error
+            raise self._no_record(path, "it is gone") from error
+        except (OSError, ValueError) as error:
+            raise self._no_record(path, str(error)) from error
 
     def _write(self, key: str, text: str, *, durable: bool) -> None:
         """Fenced if this is no longer the job's driver: then the file is as it was."""
@@ -297,10 +297,10 @@ class JobHome:
 
     def _fenced(self) -> Fenced:
         try:
-            newest = self._read_memory().incarnation
+            newest = self._read_record().incarnation
         except Damaged:
             newest = Incarnation(0)
-        mine = self.memory.incarnation
+        mine = self.record.incarnation
         by = f"by incarnation {newest}" if newest > mine else f"since its directory {self._own} is gone"
         reason = f"Incarnation {mine} of job {self.job!r} is fenced off {by}."
         if not self._stop.is_set():  # a driver that has ended needs no telling
@@ -322,7 +322,7 @@ class JobHome:
             f"another --home. A driver that gives no sign of life for {LEASE:.0f} s is replaced.",
         )
 
-    def _no_memory(self, path: Path, why: str) -> Damaged:
+    def _no_record(self, path: Path, why: str) -> Damaged:
         return Damaged(
             f"{path} cannot be read: {why}. Without it nobody knows which driver of job {self.job!r} is the newest.",
             untouched="Nothing was started, and the job's data is as it was.",

@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from strobe.hosts.shared.durable import write_durably
 from strobe.model.redaction import redact
 from strobe.store.layout import JobLayout
 from strobe.store.private import open_private
-from strobe.store.small_files import read_object
+from strobe.store.small_files import read_as
 
 __all__ = ["Supervision", "SupervisorStatus", "note_supervision", "read_supervision"]
 
@@ -43,6 +45,18 @@ class Supervision:
         return {**asdict(self.status), "next_start": self.next_start}
 
 
+class _Noted(msgspec.Struct, frozen=True):
+    """The file. `began` tells the process from a later one with the same number."""
+
+    pid: int
+    restarts: int
+    limit: int
+    cause: str
+    at: str
+    next_start: float | None
+    began: str | None
+
+
 def note_supervision(home: Path, job: str, supervision: Supervision) -> None:
     """Only for a job that is there: a first start that is refused leaves no trace."""
     path = home / JobLayout(job).supervisor
@@ -56,14 +70,14 @@ def note_supervision(home: Path, job: str, supervision: Supervision) -> None:
 def read_supervision(home: Path, job: str) -> Supervision | None:
     """None without a supervisor that is alive, on this machine."""
     try:
-        value = read_object(home / JobLayout(job).supervisor)
-        next_start, began = value.pop("next_start"), value.pop("began")
-        status = SupervisorStatus(**value)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        noted = read_as(home / JobLayout(job).supervisor, _Noted)
+    except (OSError, ValueError):
         return None
-    if began is None or _began(status.pid) != began:
+    if noted.began is None or _began(noted.pid) != noted.began:
         return None
-    return Supervision(status, next_start)
+    return Supervision(
+        SupervisorStatus(noted.pid, noted.restarts, noted.limit, noted.cause, noted.at), noted.next_start
+    )
 
 
 def _began(pid: int) -> str | None:

@@ -6,12 +6,13 @@ registry and from the records that the answers are, so it cannot say anything el
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
 
 from strobe import __version__
 from strobe.hosts.spark.home.job_home import JobHome
@@ -24,10 +25,11 @@ from strobe.model.ids import SnapshotId
 from strobe.store.releases import Release
 from strobe.store.scheme import is_s3
 
-__all__ = ["OPERATIONS", "Action", "Answer", "BadRequest", "Field", "Operation", "actions", "openapi"]
+__all__ = ["OPERATIONS", "Action", "Answer", "BadRequest", "Operation", "actions", "openapi"]
 
 Answer = Any  # JSON
 Action = Callable[[dict[str, Any]], Answer]
+_REF: Final = "#/components/schemas/{name}"
 
 
 class BadRequest(Misuse):
@@ -42,14 +44,41 @@ class Ended:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A member of a request's body. None of them must be there."""
+class Request(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request: an object. None of its members must be there, and null is as if it were not."""
 
-    name: str
-    type: str
-    meaning: str
-    values: tuple[str, ...] = ()
+
+_Directory: TypeAlias = Annotated[
+    str | None,
+    Meta(
+        description="an absolute path that does not exist yet, or is empty, or s3://bucket/prefix with nothing below "
+        "it; by default a directory below the job's home"
+    ),
+]
+
+
+class SavepointRequest(Request, frozen=True):
+    directory: _Directory = None
+
+
+class StopRequest(Request, frozen=True):
+    directory: _Directory = None
+    drain: Annotated[
+        bool | None,
+        Meta(description="let the sources end and everything run through first, to the end of event time"),
+    ] = None
+
+
+class CancelRequest(Request, frozen=True):
+    retention: Annotated[
+        Literal["retain", "delete"] | None,
+        Meta(description="what becomes of its checkpoints; by default as its pipeline says"),
+    ] = None
+
+
+class ReleaseRequest(Request, frozen=True):
+    snapshot: Annotated[int | None, Meta(description="the newest snapshot whose rows become visible")] = None
+    by: Annotated[str | None, Meta(description="who says so, for the record")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,43 +90,28 @@ class Operation:
     path: str
     summary: str
     answer: type | None
-    fields: tuple[Field, ...] = ()
+    takes: type[Request] = Request
     many: bool = False
     waits: bool = False
 
 
-_DIRECTORY: Final = Field(
-    "directory",
-    "string",
-    "an absolute path that does not exist yet, or is empty, or s3://bucket/prefix with nothing below it; by default a "
-    "directory below the job's home",
-)
-_TYPES: Final[Mapping[str, type]] = {"string": str, "boolean": bool, "integer": int}
 OPERATIONS: Final = (
     Operation("list", "GET", "/v1/jobs", "the jobs of this job's home directory", JobSummary, many=True),
     Operation("status", "GET", "/v1/status", "the job, its stages, its recent snapshots", JobStatus),
     Operation("checkpoint", "POST", "/v1/checkpoint", "take a checkpoint now", Progress, waits=True),
     Operation(
         "savepoint", "POST", "/v1/savepoint", "copy everything that the job is to a directory, while it runs on",
-        Savepoint, (_DIRECTORY,), waits=True,
+        Savepoint, SavepointRequest, waits=True,
     ),
     Operation(
         "stop", "POST", "/v1/stop", "take a savepoint after which no stage does anything more, then end the job",
-        Savepoint,
-        (_DIRECTORY,
-         Field("drain", "boolean", "let the sources end and everything run through first, to the end of event time")),
-        waits=True,
+        Savepoint, StopRequest, waits=True,
     ),
     Operation(
-        "cancel", "POST", "/v1/cancel", "end the job, whatever is under way", Ended,
-        (Field("retention", "string", "what becomes of its checkpoints; by default as its pipeline says",
-               ("retain", "delete")),),
-        waits=True,
+        "cancel", "POST", "/v1/cancel", "end the job, whatever is under way", Ended, CancelRequest, waits=True
     ),
     Operation(
-        "release", "POST", "/v1/release", "let go what invariants keep back, up to a snapshot", Release,
-        (Field("snapshot", "integer", "the newest snapshot whose rows become visible"),
-         Field("by", "string", "who says so, for the record")),
+        "release", "POST", "/v1/release", "let go what invariants keep back, up to a snapshot", Release, ReleaseRequest
     ),
     Operation("openapi", "GET", "/v1/openapi.json", "this description, as an OpenAPI document", None),
 )  # fmt: skip
@@ -133,45 +147,53 @@ def actions(job: ControlledJob) -> dict[tuple[str, str], Action]:
         snapshot = job.checkpoint()
         return next(progress_json(p) for p in job.status().checkpoints if p.snapshot == snapshot)
 
-    def cancel(retention: str | None = None) -> Answer:
-        job.cancel(retention)
+    def savepoint(asked: SavepointRequest) -> Answer:
+        return asdict(job.orders.savepoint(_place(asked.directory)))
+
+    def stop(asked: StopRequest) -> Answer:
+        return asdict(job.orders.stop(_place(asked.directory), drain=bool(asked.drain)))
+
+    def cancel(asked: CancelRequest) -> Answer:
+        job.cancel(asked.retention)
         return asdict(Ended(job.name, job.status().state))
 
-    def release(snapshot: int | None = None, by: str = "") -> Answer:
-        if snapshot is None:
+    def release(asked: ReleaseRequest) -> Answer:
+        if asked.snapshot is None:
             raise BadRequest("release needs a snapshot.", next="Say the newest whose rows may become visible.")
-        return asdict(job.orders.release(SnapshotId(snapshot), by))
+        return asdict(job.orders.release(SnapshotId(asked.snapshot), asked.by or ""))
 
-    does: dict[str, Callable[..., Answer]] = {
-        "list": lambda: [asdict(summary) for summary in list_jobs(job.home.home)],
-        "status": lambda: status_json(job.status()),
-        "checkpoint": checkpoint,
-        "savepoint": lambda directory=None: asdict(job.orders.savepoint(_place(directory))),
-        "stop": lambda directory=None, drain=False: asdict(job.orders.stop(_place(directory), drain=drain)),
+    does: dict[str, Callable[[Any], Answer]] = {
+        "list": lambda _: [asdict(summary) for summary in list_jobs(job.home.home)],
+        "status": lambda _: status_json(job.status()),
+        "checkpoint": lambda _: checkpoint(),
+        "savepoint": savepoint,
+        "stop": stop,
         "cancel": cancel,
         "release": release,
-        "openapi": openapi,
+        "openapi": lambda _: openapi(),
     }
     return {(o.method, o.path): _checked(o, does[o.name]) for o in OPERATIONS}
 
 
-def _checked(operation: Operation, act: Callable[..., Answer]) -> Action:
-    known = {field.name: field for field in operation.fields}
-
+def _checked(operation: Operation, act: Callable[[Any], Answer]) -> Action:
     def action(body: dict[str, Any]) -> Answer:
-        given = {name: value for name, value in body.items() if value is not None}
-        for name, value in given.items():
-            field = known.get(name)
-            if field is None:
-                takes = ", ".join(known) or "nothing"
-                raise BadRequest(f"{operation.name} takes no {name!r}.", next=f"It takes: {takes}.")
-            if type(value) is not _TYPES[field.type]:
-                raise BadRequest(f"{operation.name}: {name} must be a {field.type}, not {value!r}.")
-            if field.values and value not in field.values:
-                raise BadRequest(f"{operation.name}: {name} must be one of {', '.join(field.values)}, not {value!r}.")
-        return act(**given)
+        try:
+            asked = msgspec.convert(body, operation.takes)
+        except msgspec.ValidationError as error:
+            raise BadRequest(
+                f"{operation.name} does not take this request: {error}.",
+                untouched="Nothing was started.",
+                next=f"It takes: {', '.join(_members(operation)) or 'nothing'}.",
+            ) from error
+        return act(asked)
 
     return action
+
+
+def _members(operation: Operation) -> Iterator[str]:
+    for name, schema in _body(operation).get("properties", {}).items():
+        values = [value for each in schema.get("anyOf", ()) for value in each.get("enum", ())]
+        yield f"{name} ({' or '.join(values)})" if values else name
 
 
 def _place(directory: str | None) -> str | None:
@@ -189,16 +211,19 @@ def _place(directory: str | None) -> str | None:
 
 def openapi() -> dict[str, Any]:
     """The OpenAPI document of this version."""
-    schemas: dict[str, Any] = {
+    answers = {o.answer for o in OPERATIONS if o.answer is not None}
+    _, records = msgspec.json.schema_components(sorted(answers, key=lambda a: a.__name__), ref_template=_REF)
+    schemas = {
         "Error": {
             "type": "object",
             "properties": {name: {"type": "string"} for name in ("error", "untouched", "next")},
             "required": ["error"],
-        }
+        },
+        **{name: _always_whole(schema) for name, schema in records.items()},
     }
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schemas)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Strobe: the control API of a running job", "version": __version__},
@@ -219,8 +244,10 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _describe(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = {"type": "object"} if operation.answer is None else _schema(operation.answer, schemas)
+def _describe(operation: Operation) -> dict[str, Any]:
+    answer: dict[str, Any] = {"type": "object"}
+    if operation.answer is not None:
+        answer = {"$ref": _REF.format(name=operation.answer.__name__)}
     if operation.many:
         answer = {"type": "array", "items": answer}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -238,38 +265,21 @@ def _describe(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
             "500": {"description": "it was tried and did not work", "content": error},
         },
     }
-    if operation.fields:
-        properties = {
-            f.name: {"type": f.type, "description": f.meaning, **({"enum": list(f.values)} if f.values else {})}
-            for f in operation.fields
-        }
-        body = {"type": "object", "properties": properties, "additionalProperties": False}
-        described["requestBody"] = {"required": False, "content": {"application/json": {"schema": body}}}
+    if operation.takes is not Request:
+        content = {"application/json": {"schema": _body(operation)}}
+        described["requestBody"] = {"required": False, "content": content}
     return described
 
 
-_PLAIN: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "string"}
+def _body(operation: Operation) -> dict[str, Any]:
+    _, schemas = msgspec.json.schema_components((operation.takes,), ref_template=_REF)
+    body: dict[str, Any] = schemas[operation.takes.__name__]
+    return body
 
 
-def _schema(of: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of a value of type `of`; records go to `schemas` by name."""
-    of = getattr(of, "__supertype__", of)  # a NewType
-    if of in _PLAIN:
-        return {"type": _PLAIN[of]}
-    if is_dataclass(of) and isinstance(of, type):
-        if of.__name__ not in schemas:
-            schemas[of.__name__] = {}  # it may hold itself
-            hints = typing.get_type_hints(of)
-            schemas[of.__name__] = {
-                "type": "object",
-                "properties": {f.name: _schema(hints[f.name], schemas) for f in fields(of)},
-                "required": [f.name for f in fields(of)],
-            }
-        return {"$ref": f"#/components/schemas/{of.__name__}"}
-    if typing.get_origin(of) is tuple:
-        return {"type": "array", "items": _schema(typing.get_args(of)[0], schemas)}
-    if isinstance(of, types.UnionType):
-        return {"anyOf": [_schema(each, schemas) for each in typing.get_args(of)]}
-    if of is type(None):
-        return {"type": "null"}
-    return {"type": "string", "enum": [member.value for member in of]}
+def _always_whole(schema: dict[str, Any]) -> dict[str, Any]:
+    """An answer has every member of its record, also those that a record may be made without."""
+    if "properties" not in schema:
+        return {"type": "string", **schema}  # an enumeration
+    members = {name: {k: v for k, v in one.items() if k != "default"} for name, one in schema["properties"].items()}
+    return {**schema, "properties": members, "required": list(members)}

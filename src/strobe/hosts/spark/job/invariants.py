@@ -126,7 +126,7 @@ class InvariantChecks:
             self._thread.start()
 
     def completed(self, snapshot: SnapshotId) -> None:
-        """A checkpoint is complete: told by whoever wrote it, who goes on at once."""
+        """Called when a checkpoint is complete, by its writer. Returns at once."""
         with self._change:
             due = []
             for one in self._of.values():
@@ -261,7 +261,7 @@ class InvariantChecks:
         return [noted.get(verdict.invariant, verdict) for verdict in lost]
 
     def _tell(self, wanted: _Wanted, verdicts: Sequence[Verdict]) -> None:
-        """Whoever keeps rows back until now."""
+        """Give the verdict to the commit coordinator, which keeps rows back until then."""
         if not wanted.decides or self._closed:
             return
         crash_points.point("verdict.noted")

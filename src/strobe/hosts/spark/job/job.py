@@ -167,12 +167,12 @@ class Job:
             raise
 
     def _start(self) -> None:
-        home, pipeline, memory = self.home, self.pipeline, self.home.memory
+        home, pipeline, record = self.home, self.pipeline, self.home.record
         logs = home.path(home.layout.logs)
         logs.mkdir(parents=True, exist_ok=True)
         home.publish(
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
-            incarnation=memory.incarnation, timeline=memory.timeline, master=self.master, settings=settings_of(pipeline)
+            incarnation=record.incarnation, timeline=record.timeline, master=self.master, settings=settings_of(pipeline)
         )  # fmt: skip
         self.store = open_checkpoints(home, pipeline.checkpoint)
         self._parts.callback(self._close_store)
@@ -190,7 +190,7 @@ class Job:
         state_rows = lambda uid: self._runners[uid].state_rows()  # noqa: E731
         self._uploads = PartUploads(self._stores.session, state_rows, ready.descriptions, clock=self._clock)
         judge = self._invariants.judging(self._stores.name)
-        self._commits = Commits(home.memory.incarnation, lambda s: self._coordinator.settled(s), self._clock, judge)  # noqa: PLW0108
+        self._commits = Commits(home.record.incarnation, lambda s: self._coordinator.settled(s), self._clock, judge)  # noqa: PLW0108
         self._invariants.decide = self._commits.judged
         for end in (self._close_commits, self._stores.settle, self._uploads.shutdown, self.observer.stop):
             self._parts.callback(end)
@@ -205,8 +205,8 @@ class Job:
         self._coordinator = CoordinatorHost(
             {uid: spec.reads for uid, spec in pipeline.stages.items()},
             pipeline.checkpoint.coordinator(),
-            next_snapshot=max(home.memory.snapshot, *self._writer.retained, 0) + 1,
-            retained=tuple(s for s in self._writer.retained if s not in home.memory.pinned),
+            next_snapshot=max(home.record.snapshot, *self._writer.retained, 0) + 1,
+            retained=tuple(s for s in self._writer.retained if s not in home.record.pinned),
             writer=self.observer.noting(self._writer),
             on_progress=self.observer.progressed,
             tell=self._tell,
@@ -240,7 +240,7 @@ class Job:
                 raise Failed(self.error)
             control = self._control = control_server(home.path(home.layout.token), actions(self))
             self.state = JobState.RUNNING
-            home.publish(state=self.state.value, port=control.port, timeline=home.memory.timeline)
+            home.publish(state=self.state.value, port=control.port, timeline=home.record.timeline)
         watch_for_end(self._runners, self._drain, self._over, self._take_last_checkpoint)
 
     def _start_stages(self) -> None:
@@ -341,8 +341,8 @@ class Job:
             job=self.name,
             state=self.state.shown(ended=self._over.is_set()),
             pid=os.getpid(),
-            incarnation=self.home.memory.incarnation,
-            timeline=self.home.memory.timeline,
+            incarnation=self.home.record.incarnation,
+            timeline=self.home.record.timeline,
             started=self.started,
             seconds=round(self._clock.monotonic() - self._began, 3),
             stages=self.observer.stages(self._runners.values()),
@@ -407,8 +407,8 @@ class Job:
     def _finish(
         self, state: JobState, reason: str = "", *, said: bool = False, started: bool = False, delete: bool = False
     ) -> None:
-        """`said`: whoever called tells the user why. `started`: only if the job is; until then `start` deals with it.
-        Returns when the job is over, whoever has ended it."""
+        """`said`: the caller reports the error. `started`: only if the job has started; else `start` handles it.
+        Returns when the job is over, by this call or by another."""
         with self._ending:
             if self.state.over or (started and self.state is JobState.STARTING):
                 return

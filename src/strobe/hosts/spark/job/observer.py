@@ -1,9 +1,9 @@
 """Watches a job at work, for those who look at it: operators, metrics, traces. The job itself never waits for it.
 
 One thread looks at each stage once a second. Batches are added up (`stage.meter`), sources are asked for what they
-still have (`stage.backlog`). Those who `subscribe` are told of every batch and of every snapshot that ends, with the
-parts of its stages, in this thread, and of every verdict on an invariant and every release of what was held, in the
-thread that has it: what they do must not take long, and what they raise is logged and no more.
+still have (`stage.backlog`). Subscribers are called with every batch and every snapshot that ends, with the parts of
+its stages, in this thread; with every verdict on an invariant and every release of held rows, in the thread in which
+it happens. They must not take long. What they raise is logged, and nothing else comes of it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class JobObserver:
             self._thread.join(_GOODBYE)
 
     def subscribe(self, listener: Callable[[Event], None]) -> None:
-        """Be told of everything from now on, and of what has just happened."""
+        """Get everything from now on, and what has just happened."""
         with self._lock:
             for event in self._told:
                 self._hand(listener, event)

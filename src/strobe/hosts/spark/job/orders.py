@@ -1,9 +1,9 @@
 """What people order a running job to do: a savepoint, a stop, a cancel. One at a time, never mixed.
 
-Also a release of what invariants keep back, which gets in nobody's way.
+Also a release of what invariants keep back, at any time.
 
 A savepoint or stop that comes while another is under way is refused at once, and says which. A cancel is never refused:
-it ends whatever is under way, and who waits for that is told. A savepoint whose manifest was written by then is
+it ends whatever is under way, and its caller gets an error. A savepoint whose manifest was written by then is
 complete, and is answered as such.
 """
 

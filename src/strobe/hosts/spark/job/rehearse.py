@@ -117,9 +117,9 @@ def dry_resume(
     place = Path(home or default_home())
     holder = JobHome(place, pipeline.name)
     holder.peek()
-    if holder.memory.restoring is not None:
+    if holder.record.restoring is not None:
         raise Misuse(
-            f"Job {pipeline.name!r} was being restored from {holder.memory.restoring.snapshot}, which was not "
+            f"Job {pipeline.name!r} was being restored from {holder.record.restoring.snapshot}, which was not "
             "finished: a run does that first.",
             untouched="Nothing was changed.",
             next="Run it without --dry-run, or restore another snapshot with -s.",

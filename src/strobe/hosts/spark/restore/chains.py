@@ -72,7 +72,7 @@ def _is_same(host: NodeId | None, before: NodeId, runs: Pipeline) -> bool:
 
 
 def _before(home: JobHome, options: RestoreOptions) -> _Before:
-    intent = home.memory.restoring
+    intent = home.record.restoring
     if options.snapshot is not None or intent is not None:
         if options.snapshot is not None:
             found = locate(options.snapshot, home.home, options.root, options.signer())
@@ -81,13 +81,13 @@ def _before(home: JobHome, options: RestoreOptions) -> _Before:
             found = unfinished(intent, home)
         manifest = found.load()
         return _Before(frozenset(manifest.nodes), chained_in(manifest))
-    begun = frozenset(uid for uid in home.memory.stages if _has_begun(home, uid)) | _on_disk(home)
+    begun = frozenset(uid for uid in home.record.stages if _has_begun(home, uid)) | _on_disk(home)
     return _Before(begun, chained_before(home))
 
 
 def chained_before(home: JobHome) -> dict[NodeId, NodeId]:
     """The stages that were chained where the job was left, by whose query has computed each."""
-    return computed_by((uid, described) for uid, described in home.memory.stages.items() if _has_begun(home, uid))
+    return computed_by((uid, described) for uid, described in home.record.stages.items() if _has_begun(home, uid))
 
 
 def _on_disk(home: JobHome) -> frozenset[NodeId]:
@@ -99,7 +99,7 @@ def _on_disk(home: JobHome) -> frozenset[NodeId]:
 
 def _has_begun(home: JobHome, uid: NodeId) -> bool:
     """Whether it has planned a batch, in any generation of its checkpoint."""
-    line = home.memory.timeline
+    line = home.record.timeline
     place = home.path(home.layout.stage_checkpoint(uid, line, 0)).parent.parent
     return any(
         path.name.isdecimal()

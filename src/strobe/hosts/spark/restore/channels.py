@@ -202,20 +202,20 @@ def lay_content_aside(plan: ChannelPlan, home: JobHome, found: Located, manifest
 
 
 def restore_channel(plan: ChannelPlan, draft: DraftStage, home: JobHome) -> Renumbering | None:
-    """Bring the channel to the snapshot's cut, on the timeline that the job's memory names. None: versions stay."""
-    memory, path = home.memory, home.path(home.layout.channel(NodeId(plan.name)))
+    """Bring the channel to the snapshot's cut, on the timeline that the job record names. None: versions stay."""
+    record, path = home.record, home.path(home.layout.channel(NodeId(plan.name)))
     if plan.action is ChannelAction.NEW:
         return None
     fresh = Columns.of(channel_schema(draft.schema, draft.spec.uid))
     writer = ChannelWriter(
-        path, draft.schema, job=home.job, producer=NodeId(plan.name), timeline=memory.timeline,
-        incarnation=memory.incarnation, cut_to=plan.to if plan.action is ChannelAction.CUT else 0,
+        path, draft.schema, job=home.job, producer=NodeId(plan.name), timeline=record.timeline,
+        incarnation=record.incarnation, cut_to=plan.to if plan.action is ChannelAction.CUT else 0,
         renamed=draft.spec.renamed, held=plan.held or fresh,
     )  # fmt: skip
     try:
         if plan.action is not ChannelAction.REFILLED:
             return None
-        return _refill(plan, writer, _aside(home, plan.name, memory.timeline))
+        return _refill(plan, writer, _aside(home, plan.name, record.timeline))
     finally:
         writer.close()
 

@@ -59,7 +59,7 @@ def plan_parting(
     for draft in drafts:
         uid = draft.spec.uid
         host = chained.get(uid, uid)
-        noted = home.memory.stages.get(host)
+        noted = home.record.stages.get(host)
         same = {stage for stage, computed_by in chained.items() if computed_by == uid} == set(draft.spec.chained)
         if not isinstance(noted, Mapping) or (uid == host and (same or uid not in chained.values())):
             continue
@@ -76,7 +76,7 @@ def plan_parting(
 
 def as_parted(home: JobHome, partings: Iterable[NodeId], descriptions: Mapping[NodeId, Json]) -> dict[NodeId, Json]:
     """What the job's memory says of its stages, as if the queries had been divided already."""
-    known = dict(home.memory.stages)
+    known = dict(home.record.stages)
     for uid in partings:
         noted = known.get(uid)
         if isinstance(noted, Mapping):
@@ -117,7 +117,7 @@ def part_stages(
             _log.warning("%s was chained into %s, and has a query and a channel of its own now", uid, parting.host)
     crash_points.point("unchain.divided")
     now = {uid: descriptions[uid] for uid in partings}
-    home.remember(generation=generation, stages={**home.memory.stages, **now})
+    home.remember(generation=generation, stages={**home.record.stages, **now})
     crash_points.point("unchain.done")
     adopt_checkpoints(home, tuple(pipeline.stages))
 

@@ -84,11 +84,11 @@ class _Planning:
 
 def has_run(home: JobHome) -> bool:
     """Whether the job has done anything on its present line of history. An unfinished fork has not."""
-    memory = home.memory
-    if memory.restoring is not None and memory.restoring.how == How.FORK.value:
+    record = home.record
+    if record.restoring is not None and record.restoring.how == How.FORK.value:
         return False
     stages = home.path(home.layout.stages)
-    if any(stages.glob(f"*/t{memory.timeline}/spark")) or any(stages.glob(f"*/t{memory.timeline}.*/spark")):
+    if any(stages.glob(f"*/t{record.timeline}/spark")) or any(stages.glob(f"*/t{record.timeline}.*/spark")):
         return True
     # Spark does not sync its directories, so a loss of power may take all of them. The ledgers of sinks are synced.
     return any(ledger.entries or ledger.done for ledger in read_ledgers(home.home, home.job).values())
@@ -117,7 +117,7 @@ def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
         how=how,
         into=pipeline.name,
         home=str(home.home),
-        timeline=Timeline(max(home.memory.timeline, manifest.timeline) + 1),
+        timeline=Timeline(max(home.record.timeline, manifest.timeline) + 1),
         claim=ClaimMode(options.claim_mode),
         stages=stages,
         channels=channels,
@@ -389,7 +389,7 @@ def _channels(planning: _Planning, stages: Sequence[StagePlan]) -> Iterator[Chan
 def _sinks(planning: _Planning) -> Iterator[SinkStep]:
     job, found, manifest, findings = planning.job, planning.found, planning.manifest, planning.findings
     home, options = job.home, job.options
-    again, fork = home.memory.restoring is not None, planning.how is How.FORK
+    again, fork = home.record.restoring is not None, planning.how is How.FORK
     origins = None if _is_own(found, home) else tuple(Path(place).absolute() for place in options.sinks_from)
     present: set[str] = set()
     for draft in job.drafts:

@@ -4,7 +4,7 @@
 2. *Lay out*: each stage's Spark checkpoint goes, verified and durable, into the directory of a new timeline, and is
    repartitioned there; rows for channels are laid aside. Nothing uses any of it yet: a crash leaves garbage that the
    next start sweeps away, and the job is where it was.
-3. *Begin*: one durable write of the job's memory starts the new timeline and notes the intent.
+3. *Begin*: one durable write of the job record starts the new timeline and notes the intent.
 4. *Cut*: channels are cut back or filled, offsets renumbered, sinks taken back.
 5. *Done*: one durable write clears the intent and notes what the stages need to start.
 
@@ -61,10 +61,10 @@ _log = logging.getLogger("strobe.job")
 
 
 def restore_job(job: RestoreContext, spark: SparkSession) -> None:
-    """Restore what `options` ask for, or finish what an earlier start has begun. Returns with the job's memory and
+    """Restore what `options` ask for, or finish what an earlier start has begun. Returns with the job record and
     files as the stages need them to start; on an error from the plan nothing has changed."""
     home, options = job.home, job.options
-    intent = home.memory.restoring
+    intent = home.record.restoring
     if options.snapshot is not None:
         found = locate(options.snapshot, home.home, options.root, options.signer())
     elif intent is not None:
@@ -137,11 +137,11 @@ class _Restore:
         home.remember(
             timeline=plan.timeline,
             asked="",
-            snapshot=SnapshotId(max(home.memory.snapshot, plan.snapshot)),
+            snapshot=SnapshotId(max(home.record.snapshot, plan.snapshot)),
             restoring=Intent(
                 str(self.found.where), plan.root, plan.how.value, plan.claim is ClaimMode.CLAIM,
                 self.options.allow_non_restored_state, self.options.partitions, dict(self.options.stage_partitions),
-                list(self.options.sinks_from),
+                self.options.sinks_from,
                 self.options.allow_changed_state,
             ),
         )  # fmt: skip
@@ -159,7 +159,7 @@ class _Restore:
 
     def _checkpoint(self, uid: NodeId) -> Path:
         home = self.home
-        return home.path(home.layout.stage_checkpoint(uid, self.plan.timeline, home.memory.generation))
+        return home.path(home.layout.stage_checkpoint(uid, self.plan.timeline, home.record.generation))
 
     def _lay_out(self, stage: StagePlan) -> None:
         place = self._checkpoint(stage.uid)
@@ -240,7 +240,7 @@ class _Restore:
             crash_points.point("restore.sink-back", step.stage)
 
     def _pinned(self) -> tuple[SnapshotId, ...]:
-        pinned = set(self.home.memory.pinned)
+        pinned = set(self.home.record.pinned)
         if self.plan.how is How.ROLLBACK:
             pinned.discard(self.plan.snapshot)
             if self.plan.claim is ClaimMode.NO_CLAIM:
@@ -274,11 +274,11 @@ def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
 
 def sweep_leftovers(home: JobHome) -> None:
     """What a restore had laid out when it died before it began."""
-    memory = home.memory
+    record = home.record
     for path in home.path(home.layout.stages).glob("*/t*"):
         line, _, generation = path.name.removeprefix("t").partition(".")
         if line.isdigit() and (
-            int(line) > memory.timeline or (int(line) == memory.timeline and int(generation or 0) > memory.generation)
+            int(line) > record.timeline or (int(line) == record.timeline and int(generation or 0) > record.generation)
         ):
             home.discard(path)  # to a driver that was given up, what its successor works with looks the same
     sweep_aside(home)
@@ -289,5 +289,5 @@ def _remove_other_timelines(home: JobHome) -> None:
     stages = home.path(home.layout.stages)
     for path in (*stages.glob("*/t*"), *stages.glob("*/starts-t*.json")):
         line = path.name.removeprefix("starts-").removeprefix("t").partition(".")[0]
-        if line.isdigit() and Timeline(int(line)) != home.memory.timeline:
+        if line.isdigit() and Timeline(int(line)) != home.record.timeline:
             home.discard(path)

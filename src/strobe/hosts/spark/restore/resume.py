@@ -130,7 +130,7 @@ def _place_of(home: JobHome, uid: NodeId, parting: Parting | None) -> str:
     checkpoint = stage_checkpoint(home, uid if parting is None else parting.host)
     logged, committed = spark_checkpoint.last_logged(checkpoint), spark_checkpoint.last_committed(checkpoint)
     if logged is None:
-        return "has not begun" if uid in home.memory.stages else "new"
+        return "has not begun" if uid in home.record.stages else "new"
     again = "" if logged == committed or parting is not None else f", and runs batch {logged} again"
     if parting is not None and not parting.division.whole:
         again = f", with a query of its own: it was chained into {parting.host}"
@@ -166,7 +166,7 @@ def bring_up(
     moved: dict[NodeId, dict[str, str]] = {}
     partings: dict[NodeId, Parting] = {}
     options = with_newest(pipeline, home, options)
-    if options.snapshot is not None or home.memory.restoring is not None:
+    if options.snapshot is not None or home.record.restoring is not None:
         restore_job(RestoreContext(pipeline, drafts, descriptions, home, base, options), spark)
     else:
         partings = plan_parting(drafts, home, descriptions)
@@ -193,7 +193,7 @@ def bring_up(
 
 def check_asked(home: JobHome, options: RestoreOptions) -> None:
     """Refuse a plain run of a job that was to begin from a snapshot and never did."""
-    asked = home.memory.asked
+    asked = home.record.asked
     if asked and options.snapshot is None:
         raise Misuse(
             f"Job {home.job!r} was to begin from the snapshot {asked}, and that run ended before the restore began: "
@@ -211,7 +211,7 @@ def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, war
     before: dict[NodeId, Columns] = {}
     for draft in drafts:
         uid = draft.spec.uid
-        path, noted = home.path(home.layout.channel(uid)), home.memory.stages.get(uid)
+        path, noted = home.path(home.layout.channel(uid)), home.record.stages.get(uid)
         if pipeline.readers(uid) and noted is not None and (path / LOG).is_dir():
             held[uid] = table_columns(path)
             known = Columns.from_json(noted.get("columns")) if isinstance(noted, Mapping) else None
@@ -224,7 +224,7 @@ def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, war
 
 def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
     """Stages that have done something on this timeline and are not in the file any more."""
-    known = (uid for uid in home.memory.stages if uid not in pipeline.stages)
+    known = (uid for uid in home.record.stages if uid not in pipeline.stages)
     return [uid for uid in known if spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None]
 
 
@@ -232,7 +232,7 @@ def with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> R
     """Dropping a stage begins a new line of history, at the newest checkpoint."""
     removed = _removed(pipeline, home)
     replaced = replacements(pipeline, removed)
-    if options.snapshot is not None or home.memory.restoring is not None or not removed:
+    if options.snapshot is not None or home.record.restoring is not None or not removed:
         return options
     dropped = [uid for uid in removed if uid not in replaced]
     if dropped and not options.allow_non_restored_state:
@@ -287,7 +287,7 @@ def _moved(
 ) -> tuple[dict[NodeId, dict[str, str]], list[str]]:
     """The stages whose checkpoints name files by paths that are not theirs any more: of the directories that they read,
     by old and new path, and, if the home itself has moved, of their own. And what a person should know of it."""
-    homes = Homes.of(home.memory.home, home.home)
+    homes = Homes.of(home.record.home, home.home)
     found: dict[NodeId, dict[str, str]] = {}
     warnings: list[str] = []
     known = as_parted(home, partings, descriptions)
@@ -307,9 +307,9 @@ def _moved(
 def _look_at_sinks(
     pipeline: Pipeline, home: JobHome, descriptions: Mapping[NodeId, Mapping[str, Json]], warn: _Say
 ) -> None:
-    homes = Homes.of(home.memory.home, home.home)
+    homes = Homes.of(home.record.home, home.home)
     for uid in pipeline.stages:
-        before = home.memory.stages.get(uid)
+        before = home.record.stages.get(uid)
         if isinstance(before, Mapping) and spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None:
             for sentence in changed_sinks(before.get("writes"), descriptions[uid]["writes"], homes):
                 warn(uid, sentence)
@@ -347,7 +347,7 @@ def _add_stages(
 
 
 def _is_added(uid: NodeId, home: JobHome) -> bool:
-    known = home.memory.stages
+    known = home.record.stages
     return bool(known) and uid not in known and not start_positions(stage_checkpoint(home, uid))
 
 
@@ -357,5 +357,5 @@ def _new_sources(
     """Stages that the job did not have and that read a source, with what that means."""
     added = [d for d in drafts if d.spec.uid not in partings and _is_added(d.spec.uid, home)]
     places = {d.spec.uid: source_places(d.result) for d in added}
-    known = set(home.memory.stages)
+    known = set(home.record.stages)
     return [(uid, begins_somewhere(pipeline, uid, at, (), known)) for uid, at in places.items() if at]

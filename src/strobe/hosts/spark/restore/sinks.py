@@ -254,7 +254,7 @@ def _rest(sink: TransactionalSink, ledger: Ledger, context: SinkContext) -> Part
 def sweep_staging(home: JobHome) -> None:
     """What was staged on lines of history that the job has left, but for sinks that it does not have any more."""
     for name, ledger in read_ledgers(home.home, home.job).items():
-        current = home.path(home.layout.staging(name, home.memory.timeline))
+        current = home.path(home.layout.staging(name, home.record.timeline))
         for path in current.parent.glob("t*") if not ledger.entries else ():
             if path != current:
                 home.discard(path)

@@ -23,11 +23,11 @@ _log = logging.getLogger("strobe.checkpoints")
 def open_checkpoints(home: JobHome, config: CheckpointConfig) -> SnapshotStore:
     """For the driver that has claimed `home`; no older one writes there any more."""
     _shut_savepoint(home)
-    memory, on_point = home.memory, crash_points.point
+    record, on_point = home.record, crash_points.point
     sign = None if config.sign_with is None else signer(config.sign_with)
     settled = settle(home.home, home.job, config.store, on_point=on_point, write=home.write)
     objects, layout = take_over(
-        settled, home.job, incarnation=memory.incarnation, generation=memory.generation, on_point=on_point
+        settled, home.job, incarnation=record.incarnation, generation=record.generation, on_point=on_point
     )
     store = SnapshotStore(objects, layout, home.job, guard=home.check_owner, on_point=on_point, sign=sign)
     store.sweep()

@@ -283,7 +283,7 @@ class CoordinatorHost:
             self._step(item)
 
     def _register(self, ready: StageReady) -> None:
-        """The answer goes out first: what the next step begins, or gives up, is told behind it."""
+        """The answer goes out first: messages about what the next step starts or gives up come after it."""
         if ready.incarnation <= self._lost.get(ready.stage, Incarnation(-1)):
             return  # it has been lost since
         self._lives[ready.stage] = max(ready.incarnation, self._lives.get(ready.stage, ready.incarnation))

@@ -108,9 +108,9 @@ class ManifestWriter(SnapshotWriter):
             self._on_checkpoint(progress.snapshot)
 
     def note_end(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
-        memory = self._home.memory
+        record = self._home.record
         everywhere = self._pipeline.checkpoint.coordinator().everywhere and progress.kind is Kind.CHECKPOINT
-        self._history.note(past(progress, parts, memory.incarnation, memory.timeline, everywhere=everywhere))
+        self._history.note(past(progress, parts, record.incarnation, record.timeline, everywhere=everywhere))
 
     def _mode(self, kind: Kind) -> str:
         config = self._pipeline.checkpoint
@@ -133,7 +133,7 @@ class ManifestWriter(SnapshotWriter):
                 return
             gone = self._store.retire(
                 config.retained,
-                self._home.memory.pinned,
+                self._home.record.pinned,
                 spare=unsettled | leased,
                 older_than=None if age is None else datetime.fromtimestamp(SYSTEM.time(), UTC) - timedelta(seconds=age),
             )
@@ -147,7 +147,7 @@ class ManifestWriter(SnapshotWriter):
             return frozenset()
         with self._lock:
             older = {s: m for s, m in self._retained.items() if s < min(unsettled)}
-        timeline = self._home.memory.timeline
+        timeline = self._home.record.timeline
         mine = [s for s, m in older.items() if m is not None and m.timeline == timeline]
         return frozenset([max(mine)] if mine else older)
 
@@ -201,8 +201,8 @@ class ManifestWriter(SnapshotWriter):
             kind=progress.kind,
             job=self._pipeline.name,
             host="spark",
-            timeline=self._home.memory.timeline,
-            incarnation=self._home.memory.incarnation,
+            timeline=self._home.record.timeline,
+            incarnation=self._home.record.incarnation,
             mode=self._mode(progress.kind),
             started=progress.started,
             completed=utc_now(),

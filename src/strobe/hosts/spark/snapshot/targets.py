@@ -86,8 +86,8 @@ def check_target(place: str | Path, home: JobHome, room: int) -> None:
 
 
 def fence_target(place: str) -> None:
-    """Whoever was writing a savepoint there makes nothing visible any more, and deletes nothing. One that is complete
-    stays as it is."""
+    """From now on an older writer of a savepoint there can neither complete nor delete it. One that is complete stays
+    as it is."""
     if is_s3(place):
         S3Store(place).occupy(MANIFEST)
         return
@@ -197,7 +197,7 @@ class BucketTarget:
 
 def mark_of(home: JobHome) -> bytes:
     """What the marker of this driver's savepoints says."""
-    incarnation = home.memory.incarnation
+    incarnation = home.record.incarnation
     return json.dumps(
         {"job": home.job, "host": host_name(), "home": str(home.home), "incarnation": incarnation}
     ).encode()
@@ -241,8 +241,8 @@ def _check_free(path: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    """The directory, and for good the names that lead to it: what is in a directory that a loss of power takes is gone,
-    however well it was synced. Whoever has made the directory may not have synced its name, either."""
+    """Make the directory, and make the names that lead to it durable: if a loss of power takes a directory, its files
+    are gone too, however well they were synced. If it is there already, its name may not have been synced either."""
     there = next(above for above in path.parents if above.exists())
     path.mkdir(parents=True, exist_ok=True)
     for above in (a for a in path.parents if a == there or there in a.parents):

@@ -1,8 +1,8 @@
-"""The agent of one stage: what Spark, the stage's runner and the coordinator have to do with.
+"""The agent of one stage: Spark, the stage's runner and the coordinator call it.
 
-Whatever they say goes into the inbox of the stage's present life (`stage.life`), and who needs an answer waits for it.
-A life begins before the stage's query starts, the first time and after each failure, and ends with it; what is said to
-a life that is over is not heard any more.
+Each call is put into the inbox of the stage's present life (`stage.life`), and who needs an answer waits for it.
+A life begins before the stage's query starts, the first time and after each failure, and ends with it; messages to
+a life that is over are dropped.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class StageAgent:
         if self._life is not None:
             self._life.put(message)
 
-    # ── called by whoever wants to know ─────────────────────────────────────────────────────────────────────────────
+    # ── called by status and metrics ────────────────────────────────────────────────────────────────────────────────
 
     @property
     def batch(self) -> int:

@@ -211,8 +211,8 @@ def _open_channel(pipeline: Pipeline, home: JobHome, draft: DraftStage) -> Chann
         draft.schema,
         job=pipeline.name,
         producer=draft.spec.uid,
-        timeline=home.memory.timeline,
-        incarnation=home.memory.incarnation,
+        timeline=home.record.timeline,
+        incarnation=home.record.incarnation,
         renamed=draft.spec.renamed,
     )
 
@@ -224,12 +224,12 @@ def sink_contexts(job: str, draft: DraftStage, home: JobHome, base: Path) -> lis
             job=job,
             stage=draft.spec.uid,
             name=_sink_name(draft.spec, i),
-            timeline=home.memory.timeline,
-            incarnation=home.memory.incarnation,
+            timeline=home.record.timeline,
+            incarnation=home.record.incarnation,
             schema=draft.schema,
             output_mode=draft.spec.output_mode,
             base=base,
-            staging=home.path(home.layout.staging(_sink_name(draft.spec, i), home.memory.timeline)),
+            staging=home.path(home.layout.staging(_sink_name(draft.spec, i), home.record.timeline)),
             identity=home.path(home.layout.identity),
         )
         for i in range(len(draft.spec.sinks))

@@ -2,8 +2,8 @@
 
 Everything that happens to a stage is put here, by whichever thread it happens in, and is taken out by the stage's own
 thread, one after the other. Who needs an answer waits for it: a `Question` is answered once, perhaps long after it was
-taken (a batch that must wait, a stop that waits for a commit). An inbox that is closed answers no more; whoever asks is
-told so at once.
+taken (a batch that must wait, a stop that waits for a commit). A closed inbox answers nothing: a new question fails at
+once, with `Closed`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Closed(Failed):
-    """Nobody takes anything out of this inbox any more."""
+    """The inbox is closed: its thread has ended."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -141,7 +141,7 @@ class Inbox:
     """Any thread puts, one takes."""
 
     def __init__(self, closed: str) -> None:
-        """`closed`: what whoever asks is told once the inbox is closed."""
+        """`closed`: the error message for questions that come after the inbox was closed."""
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._message = closed
         self._lock = threading.Lock()

@@ -22,8 +22,8 @@ While a batch runs, one thing is done: a barrier of a snapshot for which the sta
 of its channel. That is a number and touches no state, so a snapshot waits for the batch in which it found the stage,
 and not for the next one too.
 
-A batch *waits* in front of the stage's function if the stage was recorded for the snapshot that ends the job: what it
-would do belongs to whoever goes on from there. If that snapshot is given up, the batch begins; if the job ends, it is
+A batch *waits* in front of the stage's function if the stage was recorded for the snapshot that ends the job: it
+belongs to the next start from that snapshot. If that snapshot is given up, the batch begins; if the job ends, it is
 left for the next start. Meanwhile Spark does not ask, so the thread looks at the channels by itself.
 
 A question is *held* while there is nothing to read: Spark would only ask again, and every question goes through a
@@ -206,7 +206,7 @@ class StageLife:
         return _ALONE_POLL if self._alone else None
 
     def take(self, item: Item) -> None:
-        """One thing that happened. What goes wrong with a question is told to whoever asked it."""
+        """One item of the inbox. An error while a question is handled is its answer."""
         try:
             self._take(item)
         except Exception as error:
@@ -266,7 +266,7 @@ class StageLife:
             if not self.is_committed():
                 return
         except OSError:
-            return  # until whoever asked has no more patience
+            return  # it is tried again, until the caller's timeout is over
         for halt in self._halts:
             halt.answer(None)
         self._halts.clear()

@@ -1,7 +1,7 @@
 """One stage at work: its query, its batches, its restarts.
 
 A stage that fails starts again by itself, from its own Spark checkpoint and the durable channels; the others do not
-notice. Each start is a new life of the stage (`incarnation` of its agent), so that words of an old life are ignored.
+notice. Each start is a new life of the stage (`incarnation` of its agent), so messages of an old life are ignored.
 
 Order within a batch: channel, then sinks, then Spark's own commit. Each is skipped if it has the batch already, so a
 crash between any two of them is mended by running the batch again.

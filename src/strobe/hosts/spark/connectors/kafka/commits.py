@@ -11,10 +11,11 @@ for each id has the name of the start that wrote last, which tells a copy of a h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.spark.connectors.base import Unreachable
@@ -50,21 +51,37 @@ class CommitRecord:
     rows: int = 0
 
     def encode(self) -> bytes:
-        return json.dumps({"version": 1, **asdict(self)}).encode()
+        return msgspec.json.encode({"version": 1, **asdict(self)})
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> CommitRecord:
         try:
-            fields = json.loads(data)
-            if fields.pop("version") != 1:
-                raise ValueError("of another version")
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return msgspec.json.decode(data, type=_Version1).record()
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Damaged(
                 f"A record in {where} is not one that this Strobe wrote: {error}.",
                 untouched="Nothing was written.",
                 next="Give the sink a topic of its own for commit records: commits=…",
             ) from error
+
+
+class _Version1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As it is in the topic, where anybody may have written."""
+
+    version: Literal[1]
+    owner: str
+    job: str
+    sink: str
+    timeline: int
+    incarnation: int
+    through: int
+    snapshot: int | None = None
+    rows: int = 0
+
+    def record(self) -> CommitRecord:
+        return CommitRecord(
+            self.owner, self.job, self.sink, self.timeline, self.incarnation, self.through, self.snapshot, self.rows
+        )
 
 
 class CommitLog:

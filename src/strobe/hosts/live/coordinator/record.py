@@ -12,35 +12,41 @@ import logging
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
-from strobe.store.small_files import read_object
+from strobe.store.small_files import read_as
 
-__all__ = ["Memory", "Remembered"]
+__all__ = ["RecordFile", "SystemRecord"]
 
 _log = logging.getLogger("strobe.live")
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    incarnation: Incarnation = Incarnation(0)  # noqa: RUF009
-    timeline: Timeline = Timeline(0)  # noqa: RUF009
-    snapshot: SnapshotId = SnapshotId(0)  # noqa: RUF009
+class SystemRecord:
+    """As it is in the file: numbers that must never go back have no default there."""
+
+    incarnation: Incarnation
+    timeline: Timeline
+    snapshot: SnapshotId
     generation: int = 0
 
 
-class Memory:
+_NEW: Final = SystemRecord(Incarnation(0), Timeline(0), SnapshotId(0))
+
+
+class RecordFile:
     def __init__(self, home: Path, job: str) -> None:
         self._layout = JobLayout(job)
         self._root = home.absolute()
         self._path = self._root / self._layout.incarnation
         self._job = job
         self._lock = -1
-        self.now = Remembered()
+        self.now = _NEW
 
     def open(self) -> None:
         """Takes the lock, or Misuse if somebody runs the system."""
@@ -82,25 +88,19 @@ class Memory:
         if snapshot > self.now.snapshot:
             self._write(replace(self.now, snapshot=snapshot))
 
-    def _read(self) -> Remembered:
+    def _read(self) -> SystemRecord:
         try:
-            value = read_object(self._path)
-            return Remembered(
-                Incarnation(int(value["incarnation"])),
-                Timeline(int(value["timeline"])),
-                SnapshotId(int(value["snapshot"])),
-                int(value.get("generation", 0)),
-            )
+            return read_as(self._path, SystemRecord)
         except FileNotFoundError:
-            return Remembered()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return _NEW
+        except (OSError, ValueError) as error:
             raise Damaged(
                 f"{self._path} cannot be read: {error}.",
                 untouched="Nothing was started.",
                 next="Put back a copy of it; it must not be lower than what was claimed before.",
             ) from error
 
-    def _write(self, value: Remembered) -> None:
+    def _write(self, value: SystemRecord) -> None:
         try:
             write_durably(self._path, json.dumps(asdict(value)))
         except OSError as error:
