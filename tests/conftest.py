@@ -62,9 +62,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.support.sharing import Sharing
+    from tests.support.sharing import share_out
 
-    return Sharing(config, log) if config.getoption("dist") == "loadfile" else None
+    return share_out(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -7,9 +7,11 @@ way to deliver. The pages of the documentation share nothing, and together they 
 
 from __future__ import annotations
 
-from xdist.scheduler import LoadFileScheduling
+from typing import Any
 
-__all__ = ["Sharing", "unit_of"]
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+__all__ = ["share_out", "unit_of"]
 
 _APART = ("tests/test_docs.py::test_a_document_does_what_it_says",)
 
@@ -20,8 +22,8 @@ def unit_of(nodeid: str) -> str:
     return nodeid if case and name in _APART else name.rpartition("::")[0]
 
 
-class Sharing(LoadFileScheduling):
+def share_out(config: object, log: object) -> Any:
     """As `--dist loadfile`, with these units."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return unit_of(nodeid)
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = unit_of
+    return scheduler
