@@ -2,7 +2,7 @@
 #
 #   make setup PYTHON=/path/to/python    choose the Python
 #   make test ARGS="-k barrier -x"       hand arguments to pytest
-#   make test WORKERS=2                  with fewer processes at once: each takes up to 2 GB
+#   make test WORKERS=2                  with fewer workers, for a machine with less memory
 #   make chaos KILLS=200 SEED=7          a long run of faults, which this seed decides
 #   make lock UPGRADE=1                  take the newest versions that pyproject.toml allows
 
