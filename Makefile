@@ -2,6 +2,7 @@
 #
 #   make setup PYTHON=/path/to/python    choose the Python
 #   make test ARGS="-k barrier -x"       hand arguments to pytest
+#   make test WORKERS=2                  with fewer workers, for a machine with less memory
 #   make chaos KILLS=200 SEED=7          a long run of faults, which this seed decides
 #   make lock UPGRADE=1                  take the newest versions that pyproject.toml allows
 
@@ -12,6 +13,7 @@ SHELL := /bin/sh
 
 PYTHON ?=
 ARGS ?=
+WORKERS ?= 4
 UPGRADE ?=
 KILLS ?= 20
 SEED ?=
@@ -64,7 +66,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 	@touch $@
 
 test: setup ## run every test that runs without servers; the others say what they miss
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 demo: setup ## a ledger on Spark, killed in the middle of a checkpoint, resumed, and checked by DuckDB (out/demo)
 	$(VENV)/bin/strobe demo --dir out/demo

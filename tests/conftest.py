@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -54,10 +54,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     if hasattr(config, "workerinput"):
-        # Of two workers none should be left alone with a long file at the end: what needs no Spark comes last.
+        # No worker should be left alone with a long file at the end: what needs no Spark comes last.
         slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
         spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
         items.sort(key=lambda item: (-slow[item.path], item.path not in spark))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.sharing import share_out
+
+    return share_out(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
