@@ -86,6 +86,7 @@ def timed(jvm: int, run: Callable[[], object]) -> tuple[float, float]:
 
 def measure(spark: SparkSession, root: Path, number: int, rounds: int) -> None:
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    writing.PLANNED, writing.FEW_ROWS = -1, -1  # type: ignore[misc]  # with --quick it would be a small batch
     batch = rows(spark, root / "batch", 0, number, 1)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("plain", *CASES)}
     before = peak("self")

@@ -48,6 +48,7 @@ RULES = (
             "hosts/spark/pipeline/stage_options.py": "a time that a user gives",
             "hosts/spark/plans/text.py": "literals of a query",
             "hosts/spark/connectors/dead_letters.py": "values of a user's rows",
+            "hosts/spark/connectors/delta/actions.py": "bounds of a user's columns, as Delta spells them",
             "hosts/spark/connectors/postgres/source.py": "values of a user's columns",
             "hosts/spark/connectors/postgres/types.py": "values of a user's columns",
         },

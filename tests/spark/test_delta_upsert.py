@@ -127,7 +127,9 @@ def test_every_type_is_a_key_with_every_type_beside_it(
     tmp_path: Path, spark: SparkSession, large: None, kind: str
 ) -> None:
     values = KINDS[kind][1]
-    fields = {name: found for name, (found, _) in BESIDE.items()} if kind in ("bigint", "string") else {}
+    # A map of several entries has them in any order.
+    beside = {name: found for name, (found, _) in BESIDE.items() if name != "beside map"}
+    fields = beside if kind in ("bigint", "string") else {}
     world = World(tmp_path, spark, StructType([StructField("k", KINDS[kind][0]), *(StructField(n, t) for n, t in
                   fields.items()), StructField("turn", LongType())]), key="k")  # fmt: skip
     batches = []
@@ -154,7 +156,7 @@ def test_a_key_may_be_a_partition_too(tmp_path: Path, spark: SparkSession, large
     assert world.rows() == expected(batches, ["k", "n"])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("delivery", ["on_batch", "on_snapshot"])
 def test_both_ways_leave_the_same_table(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, delivery: str
@@ -244,7 +246,7 @@ def test_a_file_that_is_replaced_as_a_whole_is_not_written_again(
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, what: Callable[[], Any]) -> None:
     """It happens once, right before the commit is tried."""
-    real, left = upsert.commit, [what]
+    real, left = actions.commit, [what]
 
     def late(*args: Any) -> bool:
         while left:
@@ -393,7 +395,7 @@ def test_what_a_dead_driver_has_written_goes_unless_the_log_names_it(
 ) -> None:
     world = World(tmp_path, spark, schema_of(k=LongType(), v=LongType()), key="k")
     world.write({"k": 1, "v": 0}, {"k": 2, "v": 0})
-    real = upsert.commit
+    real = actions.commit
 
     def die(*args: Any) -> bool:
         if committed:
