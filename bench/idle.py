@@ -40,7 +40,7 @@ def measure(side: str, stages: int, settle: float, seconds: float, work: Path) -
         time.sleep(seconds)
         passed, used = time.perf_counter() - began, by_role(processes(memory=False))
         after = processes()  # later: to ask for memory costs processor time, the driver's
-        # Spark ends a worker that was idle for a minute, and what it had used is gone with it: none has used less than 0.
+        # Spark ends a worker that was idle for a minute, and what it had used is gone with it: none used less than 0.
         figures = {f"{role} cores": max(0.0, used[role] - before[role]) / passed for role in ROLES}
         figures |= {f"{role} MB": sum(p.memory for p in after if p.role == role) for role in ROLES}
         return {
