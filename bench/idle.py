@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench._chain import SIDES, chain, processes, put_file
+from bench._chain import SIDES, Process, chain, processes, put_file
 from bench._report import figure
 
 TARGETS = {3: 0.02, 20: 0.1}  # cores
@@ -36,19 +36,23 @@ def measure(side: str, stages: int, settle: float, seconds: float, work: Path) -
         while running.rows() < 10:
             time.sleep(0.05)
         time.sleep(settle)
-        before = {role: sum(p.processor for p in processes() if p.role == role) for role in ROLES}
-        began = time.perf_counter()
+        before, began = by_role(processes(memory=False)), time.perf_counter()
         time.sleep(seconds)
-        after = processes()
-        passed = time.perf_counter() - began
-        figures = {f"{r} cores": (sum(p.processor for p in after if p.role == r) - before[r]) / passed for r in ROLES}
-        figures |= {f"{r} MB": sum(p.memory for p in after if p.role == r) for r in ROLES}
+        passed, used = time.perf_counter() - began, by_role(processes(memory=False))
+        after = processes()  # later: to ask for memory costs processor time, the driver's
+        # Spark ends a worker that was idle for a minute, and what it had used is gone with it: none used less than 0.
+        figures = {f"{role} cores": max(0.0, used[role] - before[role]) / passed for role in ROLES}
+        figures |= {f"{role} MB": sum(p.memory for p in after if p.role == role) for role in ROLES}
         return {
             "cores": sum(figures[f"{r} cores"] for r in ROLES),
             "processes": len(after),
             "MB": sum(p.memory for p in after),
             **figures,
         }
+
+
+def by_role(found: list[Process]) -> dict[str, float]:
+    return {role: sum(p.processor for p in found if p.role == role) for role in ROLES}
 
 
 def run(side: str, stages: int, settle: float, seconds: float) -> dict[str, float]:

@@ -135,8 +135,10 @@ def test_a_query_that_runs_takes_the_new_pause(tmp_path: Path, spark: SparkSessi
         query = runner.query
         assert query is not None
         execution: Any = query._jsq.streamingQuery()
+        clock = runner.pause._clock = HeldClock()
+        runner.pause.begin_batch()
         assert execution.pollingDelayMs() == 100
-        runner.pause._since -= 100
+        clock.advance(100)
         eventually(lambda: execution.pollingDelayMs() == 1000, "the pause has grown", job)
         (data / "1.json").write_text('{"n": 1}\n')
         eventually(lambda: stage(job, "rows").rows_in_total == 1, "the row has come", job)
