@@ -188,6 +188,7 @@ class Disk:
         elif writing:
             self._point("open", file, room=True)
         opened = _OPEN_FILE(file, mode, *args, **named)
+        self._scheduler.current.process.handles.discard(opened.fileno())  # an opener's; the object closes it, too
         return _Written(self, opened, file) if writing else opened
 
     def _fsync(self, handle: int) -> None:

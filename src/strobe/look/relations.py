@@ -7,6 +7,7 @@ costs that relation and no other. `Lost` says which one it is and why.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +32,8 @@ __all__ = ["Fallback", "Lost", "Relation", "relations_of"]
 
 # What Python and Arrow raise when bytes from outside are not what they should be.
 UNREADABLE = (
-    ArithmeticError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RecursionError,
-    RuntimeError, TypeError, ValueError, zipfile.BadZipFile, pa.ArrowException, StrobeError,
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError, RecursionError,
+    RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, pa.ArrowException, StrobeError,
 )  # fmt: skip
 
 Fallback = Callable[[Located, StateTable], pa.Table]

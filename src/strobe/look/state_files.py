@@ -41,6 +41,7 @@ _FULL: Final = ("zip", "snapshot")
 _CHUNK: Final = 1 << 17  # entries, as Python's objects
 _MANY: Final = 1 << 19  # entries, as places in a buffer
 _LARGEST_SMALL_FILE: Final = 1 << 26
+_LARGEST_TOGETHER: Final = 4  # times that, all that one archive may hold
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def _left(changes: Changes | StepByStep) -> Iterator[Chunk]:
 
 def _lay_together(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], None], scratch: Path) -> dict[str, int]:
     """The full copy as RocksDB wants it. Returns its column families."""
+    metadata, total = None, 0
     with zipfile.ZipFile(io.BytesIO(read(str(store.base)))) as archive:
         for entry in archive.infolist():
             name = check_file_name(entry.filename, "a file of the state")
@@ -142,12 +144,15 @@ def _lay_together(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], 
                 raise ValueError(f"its file {name} is too large")
             with archive.open(entry) as packed:
                 content = packed.read(_LARGEST_SMALL_FILE + 1)
-            if len(content) > _LARGEST_SMALL_FILE:
+            total += len(content)
+            if len(content) > _LARGEST_SMALL_FILE or total > _LARGEST_TOGETHER * _LARGEST_SMALL_FILE:
                 raise ValueError(f"its file {name} is too large")
             if name == "metadata":
                 metadata = content
             else:
                 (scratch / name).write_bytes(content)
+    if metadata is None:
+        raise ValueError("it has no metadata")
     head, _, body = metadata.partition(b"\n")
     if head != b"v1":
         raise Unsupported(f"state of the format {head.decode('utf-8', 'replace')!r:.40}")

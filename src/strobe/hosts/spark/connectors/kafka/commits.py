@@ -195,10 +195,10 @@ class CommitLog:
                 if (message.offset() or 0) >= end:
                     break
                 continue
-            if message.key() == self.start_key and message.value() is not None:
-                self.start = message.value().decode(errors="replace")
             name, _, timeline = (message.key() or b"").decode(errors="replace").rpartition("/")
             value = message.value()
+            if message.key() == self.start_key and value is not None:
+                self.start = value.decode(errors="replace")
             if name == self.transactional_id and timeline.isdigit() and value is not None:
                 found[int(timeline)] = CommitRecord.decode(value, f"topic {self.topic!r} of {self.cluster.servers}")
         return found
