@@ -38,7 +38,7 @@ class BankRun:
         """The money in each snapshot in which every stage has run: debits and credits, in state and in flight."""
         found = []
         for manifest in self.manifests:
-            if all(node.batch >= 0 for node in manifest.nodes.values()):
+            if all(node.batch is not None and node.batch >= 0 for node in manifest.nodes.values()):
                 with open_snapshot(f"bank/{manifest.snapshot}", self._home) as cut:
                     found.append(int(cut.sql(TOTAL).column(0)[0].as_py()))
         return found

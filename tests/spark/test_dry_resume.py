@@ -61,7 +61,7 @@ def test_a_plan_of_a_resume_says_where_stages_go_on_and_what_speaks_against_it(
     assert any("come again" in w for w in grown.warnings)
     assert grown.as_json()["succeeds"] is True
 
-    with pytest.raises(Misuse, match="is not in the file any more"):
+    with pytest.raises(Misuse, match="is no longer in the file"):
         look(tally(data, uid="other"), tmp_path, spark)
     replaced = look(tally(data, uid="other", replaces="sums"), tmp_path, spark, allow_non_restored_state=True)
     assert isinstance(replaced, RestorePlan), "it would go on from the newest checkpoint"

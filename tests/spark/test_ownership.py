@@ -89,9 +89,7 @@ def test_a_restore_says_so_before_anything_is_touched(tmp_path: Path, kind: str)
 def test_a_job_whose_home_was_deleted_does_not_begin_again_on_its_old_rows(tmp_path: Path, kind: str) -> None:
     opened(SINKS[kind]("out"), context(tmp_path))
     shutil.rmtree(tmp_path / "home")
-    with pytest.raises(
-        Misuse, match=r"That job is not there any more\. To start from the beginning, delete or move away"
-    ):
+    with pytest.raises(Misuse, match=r"That job is no longer there\. To start from the beginning, delete or move away"):
         opened(SINKS[kind]("out"), context(tmp_path))
 
 

@@ -186,7 +186,7 @@ def test_an_upgrade_keeps_state_adds_readers_and_rescales(spark: SparkSession, t
     assert ids_of(tmp_path / "from-then") == list(range(90) if how == "resumed" else range(60, 90))
     assert check_checkpoints(job)[-1].nodes[NodeId("balances")].partitions == 3
 
-    with pytest.raises(Misuse, match="Stage 'from-now' of job 'ledger' is not in the file any more"):
+    with pytest.raises(Misuse, match="Stage 'from-now' of job 'ledger' is no longer in the file"):
         start(ledger(data, bounded=True), tmp_path, spark)
     job = start(ledger(data, bounded=True), tmp_path, spark, allow_non_restored_state=True)
     finish(job)

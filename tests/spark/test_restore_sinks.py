@@ -139,7 +139,7 @@ def test_a_part_in_doubt_whose_staged_rows_are_gone_is_refused(restored: Restore
     restored.sink.tells = False
     problem = restored.outlook(2)[2]
     assert isinstance(problem, StrobeError)
-    assert "its staged rows are not there any more: batch 2 is missing" in problem.what
+    assert "its staged rows are no longer there: batch 2 is missing" in problem.what
     restored.sink.tells = True
     assert restored.outlook(2)[2] is None
 
@@ -154,7 +154,7 @@ def test_a_part_that_nobody_has_begun_to_commit_and_whose_rows_are_gone_is_refus
 def test_a_sink_with_parts_in_doubt_cannot_be_left_out_unnoticed(restored: Restored) -> None:
     problem = check_dropped(restored.world.home, set())
     assert problem is not None
-    assert "Sink 'gold/0' is not in the file any more" in problem.what
+    assert "Sink 'gold/0' is no longer in the file" in problem.what
     assert check_dropped(restored.world.home, {"gold/0"}) is None
 
 

@@ -77,7 +77,7 @@ def test_a_session_that_runs_takes_settings_of_queries_and_refuses_those_of_its_
     again = spark_session("again", extra={"spark.sql.ui.explainMode": "simple", "spark.app.name": "strobe-tests"})
     assert again is spark
     assert spark.conf.get("spark.sql.ui.explainMode") == "simple"
-    with pytest.raises(Misuse, match=r"spark\.driver\.memory cannot be set to '9g' any more"):
+    with pytest.raises(Misuse, match=r"spark\.driver\.memory can no longer be set to '9g'"):
         spark_session("again", extra={"spark.driver.memory": "9g"})
 
 

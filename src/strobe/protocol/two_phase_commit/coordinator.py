@@ -118,7 +118,7 @@ class TwoPhaseCoordinator:
             waiting = frozenset(name for name, _ in decision.handles)
             if not waiting <= set(self.participants):
                 gone = ", ".join(sorted(waiting - set(self.participants)))
-                raise HostFault(f"Snapshot {decision.snapshot} names handles of {gone}, which takes no part any more.")
+                raise HostFault(f"Snapshot {decision.snapshot} names handles of {gone}, which no longer takes part.")
             self._open[decision.snapshot] = self._decided_now(decision, waiting)
         self._decided = max(self._open, default=SnapshotId(0))  # the newest logged decision
         self._newest = self._decided  # the newest snapshot begun

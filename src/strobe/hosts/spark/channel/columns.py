@@ -204,7 +204,7 @@ def _check_clear(
         same = [new[n] for n in come if n not in became.values() and widens(column.type, new[n].dataType)]
         if same:
             raise _refused(
-                f"Stage {stage!r} does not return column {column.name!r} any more, and returns "
+                f"Stage {stage!r} no longer returns column {column.name!r}, and returns "
                 f"{' and '.join(repr(f.name) for f in same)} instead, which could be the same under another name.",
                 f"Say which: @pipeline.stage(…, renamed={{{column.name!r}: {same[0].name!r}}}) if it was renamed, and "
                 f"renamed={{{column.name!r}: None}} if it is gone.",

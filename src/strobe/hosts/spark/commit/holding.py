@@ -135,7 +135,7 @@ def not_judged_any_more(job: str, held: Iterable[SnapshotId]) -> Misuse:
     numbers = sorted(held)
     return Misuse(
         f"Parts of snapshot{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:_SHOWN]))} are held, but the "
-        "file has no invariant with on_violation='hold' any more: nobody could say whether they may become visible.",
+        "file no longer has an invariant with on_violation='hold': nobody could say whether they may become visible.",
         untouched="Nothing was started, and they are held as they were.",
         next=f"Let them go with `strobe release {job} {numbers[-1]}`, go back with `strobe run -s`, or put the "
         "invariant back.",

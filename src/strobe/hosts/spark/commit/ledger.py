@@ -120,7 +120,7 @@ class SinkLedger:
         if old is None and any(path.is_file() for path in staging.rglob("*")):
             raise Damaged(
                 f"{self._home.path(self._key)} is gone, but {staging} has batches: which of them are visible in sink "
-                f"{self._sink!r} is not known any more.",
+                f"{self._sink!r} is no longer known.",
                 untouched="Nothing was started.",
                 next="Put the file back, or restore the job from a snapshot. If the sink has delivered on batch until "
                 "now: run the file as it was, end the job with `strobe stop`, then change it.",

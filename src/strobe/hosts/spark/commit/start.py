@@ -123,14 +123,14 @@ def _check_gone(home: JobHome, present: set[str], *, drop: bool) -> None:
             left.append(f"what was staged since, of batch{'es' if len(staged) > 1 else ''} {_span(staged)}")
         if left and not drop:
             raise Misuse(
-                f"Sink {name!r} of job {home.job!r} is not in the file any more, or does not deliver on snapshot any "
-                f"more, but not all of its rows are visible yet: {', '.join(left)}.",
+                f"Sink {name!r} of job {home.job!r} is no longer in the file, or no longer delivers on "
+                f"snapshot, but not all of its rows are visible yet: {', '.join(left)}.",
                 untouched="Nothing was started, and its rows are staged as they were.",
                 next="Put it back, and end the job with `strobe stop`, which makes them visible; or leave them for "
                 f"good with --allow-non-restored-state. `strobe transactions {home.job}` shows them.",
             )
         if left:
-            _log.warning("sink %s is not in the file any more; left as they are: %s", name, ", ".join(left))
+            _log.warning("sink %s is no longer in the file; left as they are: %s", name, ", ".join(left))
         if not ledger.entries:
             SinkLedger(home, name, utc_now).close()
 

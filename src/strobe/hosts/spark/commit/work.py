@@ -221,7 +221,7 @@ class SinkWork:
             return
         except Exception as doubt:  # whether it has cannot be found out now: this thread ends, so somebody must know
             _log.warning("%s: %s", self.name, doubt)
-        self._broken(f"sink {self.name!r} may not write any more: {error}")
+        self._broken(f"sink {self.name!r} may no longer write: {error}")
 
     def _pause(self) -> float | None:
         times = [self._committing.not_before] if self._due else []
@@ -399,7 +399,7 @@ class SinkWork:
         elif isinstance(effect, protocol.CommitWrites):
             self._commit(effect.handle)
         elif isinstance(effect, StandDown):
-            raise Fenced(f"Incarnation {self.context.incarnation} of sink {self.name!r} is not the newest any more.")
+            raise Fenced(f"Incarnation {self.context.incarnation} of sink {self.name!r} is no longer the newest.")
         else:
             raise HostFault(f"A running sink cannot perform {type(effect).__name__}.")
 

@@ -142,7 +142,7 @@ def _another_job(place: Path, found: Claim, what: str, who: str) -> Misuse:
         next = "Give this sink another path, or run the job with another --base DIR, which moves every relative path."
     else:
         next = (
-            "That job is not there any more. To start from the beginning, delete or move away what is at "
+            "That job is no longer there. To start from the beginning, delete or move away what is at "
             f"{place.parent} too: its rows would come again. Or give this sink another path."
         )
     return Misuse(

@@ -97,7 +97,7 @@ class Staging:
             if self._own.is_dir():
                 raise
             raise Fenced(
-                f"Incarnation {self._incarnation} is fenced off: {self._own} is not there any more.",
+                f"Incarnation {self._incarnation} is fenced off: {self._own} is no longer there.",
                 untouched="The batch was not staged.",
                 next="A newer run of this job has taken over; this one must stop.",
             ) from None
@@ -137,7 +137,7 @@ class Staging:
         held, missing = self._held(), self.missing(part)
         if missing:
             raise Damaged(
-                f"Batch {missing[0]} of {part.handle} is not staged any more: nothing is at "
+                f"Batch {missing[0]} of {part.handle} is no longer staged: nothing is at "
                 f"{self.directory}/*/batch-{missing[0]:08d}.",
                 untouched="None of the part's rows was made visible by this.",
                 next="Put the files back, or restore the job from a snapshot.",

@@ -256,7 +256,7 @@ class InvariantChecks:
     def _known(self, ask: Ask) -> list[Verdict]:
         """What was noted of a snapshot that cannot be asked again."""
         noted = {v.invariant: v for v in read_verdicts(self._home, self._job) if v.snapshot == ask.snapshot}
-        why = "where it is is not known any more"
+        why = "its place is no longer known"
         lost = [Verdict(name, SnapshotId(ask.snapshot), Outcome.FAILED, why=why) for name in ask.invariants]
         return [noted.get(verdict.invariant, verdict) for verdict in lost]
 

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 __all__ = ["truth"]
 
-Kind: TypeAlias = Literal["whole", "real", "text", "truth"]
+ValueKind: TypeAlias = Literal["whole", "real", "text", "truth"]
 
 _WHOLE: Final = T.DecimalType(21, 0)  # holds the sum of any two longs
 _COMPARE: Final[dict[type[ast.cmpop], Callable[[Column, Column], Column]]] = {
@@ -36,7 +36,7 @@ _COMPARE: Final[dict[type[ast.cmpop], Callable[[Column, Column], Column]]] = {
 @dataclass(frozen=True)
 class _Typed:
     column: Column
-    kind: Kind
+    kind: ValueKind
 
 
 class _Differs(Exception):
@@ -105,14 +105,14 @@ def _field(part: ast.expr, state: T.DataType) -> _Typed:
     raise _Differs
 
 
-def _of_kind(part: ast.expr, state: T.DataType, kind: Kind) -> Column:
+def _of_kind(part: ast.expr, state: T.DataType, kind: ValueKind) -> Column:
     found = _value(part, state)
     if found.kind != kind:
         raise _Differs
     return found.column
 
 
-def _number(found: _Typed) -> Kind:
+def _number(found: _Typed) -> ValueKind:
     if found.kind not in ("whole", "real"):
         raise _Differs
     return found.kind
@@ -123,7 +123,7 @@ def _wide(found: _Typed) -> Column:
 
 
 def _sum(left: _Typed, right: _Typed, *, minus: bool) -> _Typed:
-    kind: Kind = "whole" if _number(left) == _number(right) == "whole" else "real"
+    kind: ValueKind = "whole" if _number(left) == _number(right) == "whole" else "real"
     a, b = (_wide(side) if kind == "whole" else side.column.cast("double") for side in (left, right))
     return _Typed(a - b if minus else a + b, kind)
 

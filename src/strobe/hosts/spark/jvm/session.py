@@ -228,7 +228,7 @@ def _check_taken(session: SparkSession, settings: Mapping[str, str]) -> None:
                 session.conf.set(key, value)
         except PySparkException as error:
             raise Misuse(
-                f"{key} cannot be set to {value!r} any more: Spark takes it only when it starts, and it runs already.",
+                f"{key} can no longer be set to {value!r}: Spark takes it only when it starts, and it runs already.",
                 untouched="Nothing was started.",
                 next="Declare the pipeline before the first line of the file that needs Spark (a UDF with its type as "
                 "a string, a column, a session), or set it where the session is made.",

@@ -69,7 +69,7 @@ def changed_state(uid: NodeId, differences: Sequence[Difference], *, allowed: bo
     )
     if unfit:
         return Misuse(
-            f"The state of stage {uid!r} does not fit its code any more: {'; '.join((*unfit, *mixed))}.",
+            f"The state of stage {uid!r} no longer fits its code: {'; '.join((*unfit, *mixed))}.",
             untouched="Nothing was changed.",
             next=f"{instead}.",
         )
@@ -177,7 +177,7 @@ def _compare_variables(what: str, before: list[Any], after: list[Any], *, avro: 
     gone = sorted(old.keys() - new.keys())
     return [
         *found,
-        *(Difference(f"the {what} had {name!r}, which is not asked for any more", Weight.HARMLESS) for name in gone),
+        *(Difference(f"the {what} had {name!r}, which is no longer asked for", Weight.HARMLESS) for name in gone),
     ]
 
 

@@ -362,7 +362,7 @@ def _dropped(pipeline: Pipeline, uid: NodeId, record: NodeRecord, manifest: Mani
     if sent:
         lost.append(f"{sent:,} rows on their way from it")
     return Misuse(
-        f"Stage {uid!r} of the snapshot is not in pipeline {pipeline.name!r} any more. It would be dropped with "
+        f"Stage {uid!r} of the snapshot is no longer in pipeline {pipeline.name!r}. It would be dropped with "
         f"{', '.join(lost)}.",
         untouched="Nothing was changed.",
         next="Put it back under the same uid; or let the stage that takes its place go on where it was, with "

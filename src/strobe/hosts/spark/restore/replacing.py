@@ -1,6 +1,6 @@
 """A stage that takes another one's place: it goes on where that one was, without its state.
 
-A stage whose state does not fit its code any more gets a new uid. Alone, that makes a stage that knows of nothing: a
+A stage whose state no longer fits its code gets a new uid. Alone, that makes a stage that knows of nothing: a
 source begins at its start, and every row comes again. With `replaces="old"` it inherits what makes up a *position*: the
 offsets of its sources, how far it had read its channels, the rows that were on their way from it to others, and what
 its sinks had. The snapshot is read as if the old stage had borne the new name; its state is left out.

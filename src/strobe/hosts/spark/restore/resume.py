@@ -237,7 +237,7 @@ def with_newest(pipeline: Pipeline, home: JobHome, options: RestoreOptions) -> R
     dropped = [uid for uid in removed if uid not in replaced]
     if dropped and not options.allow_non_restored_state:
         raise Misuse(
-            f"Stage {dropped[0]!r} of job {home.job!r} is not in the file any more; its state would be dropped.",
+            f"Stage {dropped[0]!r} of job {home.job!r} is no longer in the file; its state would be dropped.",
             untouched="Nothing was changed.",
             next="Put it back under the same uid; or let the stage that takes its place go on where it was, with "
             f"replaces={str(dropped[0])!r}; or drop it for good with --allow-non-restored-state. In both cases the job "

@@ -34,7 +34,7 @@ def changed_sinks(before: Json, after: Json, homes: Homes) -> Iterator[str]:
     for name, was in before.items():
         now = after.get(name)
         if now is None:
-            yield f"it does not write to {was} any more; what is there stays"
+            yield f"it no longer writes to {was}; what is there stays"
         elif now != was and not (str(was).startswith("/") and str(homes.place(str(was))) == now):
             yield f"it wrote to {was}, and writes to {now} from now on; what is there stays, and is not copied"
     for name, now in after.items():

@@ -139,7 +139,7 @@ def _problem(
         if missing and not (begun and sink.visible(entry.part, entry.data, old) is not False):
             return Failed(
                 f"The snapshot names {entry.handle} of sink {context.name!r}, which is not known to be visible, and "
-                f"its staged rows are not there any more: batch {missing[0]} is missing.",
+                f"its staged rows are no longer there: batch {missing[0]} is missing.",
                 untouched="Nothing was changed.",
                 next="Put the files back below the job's home, restore a snapshot from before it, or find out by hand "
                 f"whether it is visible: `strobe transactions {home.job}`.",
@@ -152,7 +152,7 @@ def check_dropped(home: JobHome, present: set[str]) -> StrobeError | None:
     for name, ledger in read_ledgers(home.home, home.job).items():
         if name not in present and ledger.entries:
             return Misuse(
-                f"Sink {name!r} is not in the file any more, or does not deliver on snapshot any more, but parts of it "
+                f"Sink {name!r} is no longer in the file, or no longer delivers on snapshot, but parts of it "
                 f"are still in doubt: {', '.join(e.handle for e in ledger.entries)}.",
                 untouched="Nothing was changed.",
                 next="Put it back, or leave them for good with --allow-non-restored-state; "

@@ -93,7 +93,7 @@ class StageAgent:
         return True
 
     def _unheard(self, error: Exception) -> None:
-        _log.error("%s: it takes part in no snapshot any more: %s", self.uid, error)
+        _log.error("%s: it no longer takes part in snapshots: %s", self.uid, error)
 
     # ── called by Spark ─────────────────────────────────────────────────────────────────────────────────────────────
 

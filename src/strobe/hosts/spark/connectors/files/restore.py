@@ -108,7 +108,7 @@ def outlook(where: Path, what: str, position: Json, context: SinkContext, *, for
         kept, behind = len(list(was.places())), len([b for b in shown(where) if b not in was.lineage])
         if not where.is_dir():
             gone = Failed(
-                f"{what} are gone: {where} is not there any more.",
+                f"{what} are gone: {where} is no longer there.",
                 untouched="Nothing was changed.",
                 next="Put the directory back, or give the sink another path: it then starts empty.",
             )
