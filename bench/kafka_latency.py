@@ -30,7 +30,7 @@ from bench._kafka import broker
 from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.jvm.java import find_java
 from strobe.hosts.spark.jvm.session import spark_session
-from tests.spark.kafka_world import new_topic
+from tests.support.spark.kafka_world import new_topic
 
 WARM = 10.0  # seconds
 

@@ -36,7 +36,7 @@ from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.jvm.java import find_java
 from strobe.hosts.spark.jvm.session import spark_session
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
-from tests.spark.kafka_world import new_topic
+from tests.support.spark.kafka_world import new_topic
 
 
 def batches(spark: SparkSession, root: Path, rows: int, number: int) -> list[DataFrame]:

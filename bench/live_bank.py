@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench._live import bank, money, running, verified
 from strobe.hosts.live.system.system import System
 from strobe.model.errors import Failed
-from tests.live.proxies import Network, network
+from tests.support.live.proxies import Network, network
 
 
 async def trouble(system: System, between: Network | None, kills: int, partitions: int, dice: random.Random) -> None:

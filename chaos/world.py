@@ -195,7 +195,7 @@ class World:
         return where
 
     def _make_store(self) -> dict[str, str]:
-        from tests.s3_server import make_bucket
+        from tests.support.s3_server import make_bucket
 
         self.s3 = self._server("s3", {"MOTO_S3_DEFAULT_MAX_KEYS": "1000"})
         make_bucket(self.s3.address, BUCKET)

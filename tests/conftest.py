@@ -165,7 +165,7 @@ def postgres() -> str:
 @pytest.fixture(scope="session")
 def s3_server_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real S3 API on loopback, for the whole run: the one that is there, or one of our own."""
-    from tests.s3_server import need_packages
+    from tests.support.s3_server import need_packages
 
     if os.environ.get(variable("s3")):
         yield _address("s3")
@@ -178,7 +178,7 @@ def s3_server_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 @pytest.fixture
 def s3_url(s3_server_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty place in a bucket, and an environment that leads to it."""
-    from tests.s3_server import CREDENTIALS, make_bucket
+    from tests.support.s3_server import CREDENTIALS, make_bucket
 
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_server_endpoint}.items():
         monkeypatch.setenv(name, value)

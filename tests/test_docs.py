@@ -1,4 +1,4 @@
-"""Every command and snippet in README.md and docs/ is run, by tests/documents.py, and every link leads somewhere."""
+"""Every command and snippet in README.md and docs/ is run (tests/support/documents.py); every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ALIASES, NEEDS, ROOT, RUN, Block, DocumentFault, Shell, blocks_of, first_missing
+from tests.support.documents import ALIASES, NEEDS, ROOT, RUN, Block, DocumentFault, Shell, blocks_of, first_missing
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

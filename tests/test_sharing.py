@@ -11,8 +11,8 @@ from tests.support.sharing import unit_of
 @pytest.mark.parametrize(
     ("nodeid", "unit"),
     [
-        ("tests/sim/test_seeds.py::test_a", "tests/sim/test_seeds.py"),
-        ("tests/sim/test_seeds.py::test_a[b::c[d]]", "tests/sim/test_seeds.py"),
+        ("tests/hosts/sim/test_seeds.py::test_a", "tests/hosts/sim/test_seeds.py"),
+        ("tests/hosts/sim/test_seeds.py::test_a[b::c[d]]", "tests/hosts/sim/test_seeds.py"),
         ("tests/spark/test_sinks.py::TestOne::test_a[b]", "tests/spark/test_sinks.py::TestOne"),
         ("src/strobe/model/ids.py::strobe.model.ids.Timeline", "src/strobe/model/ids.py"),
         ("tests/test_docs.py::test_an_exit_code_can_be_foretold", "tests/test_docs.py"),

@@ -28,7 +28,7 @@ from strobe.hosts.spark.channel import gate as gate_module
 from strobe.hosts.spark.channel.gate import Gate, GateAddress, GateClient, GateHandler
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
-from tests.held_clock import HeldClock
+from tests.support.held_clock import HeldClock
 
 LOG = logging.getLogger("strobe.test")
 

@@ -14,7 +14,7 @@ import pytest
 
 from chaos.topics import read_all
 from chaos.transfers import Transfer, transfers
-from tests.spark.kafka_world import new_topic
+from tests.support.spark.kafka_world import new_topic
 
 pytestmark = pytest.mark.services("kafka")
 

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from chaos.outputs import Outputs, judge, left_behind
 from chaos.transfers import balances, postings, transfers
 from chaos.world import TABLES
-from tests.spark.kafka_world import new_topic, produce
-from tests.spark.postgres_world import Database
+from tests.support.spark.kafka_world import new_topic, produce
+from tests.support.spark.postgres_world import Database
 
 pytestmark = pytest.mark.services("kafka", "postgres")
 

@@ -1,5 +1,5 @@
 """The supervisor of a driver: what it starts again, what not, and that it leaves nothing behind. Drivers are small
-programs here; `tests/spark/test_supervised.py` has real ones."""
+programs here; `tests/hosts/spark/job/test_supervised.py` has real ones."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
 from strobe.store.snapshots import SnapshotStore
 from tests.cli.conftest import Strobe
-from tests.spark.commit_world import NOW, World
+from tests.support.spark.commit_world import NOW, World
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """The session that the tests of the Spark host share."""
 
-from tests.spark.conftest import spark
+from tests.hosts.spark.conftest import spark
 
 __all__ = ["spark"]

@@ -12,8 +12,8 @@ from strobe.hosts.spark.job.job import start_job
 from strobe.look.cut import open_snapshot
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import Manifest
-from tests.spark.jobs import finish
-from tests.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers
+from tests.support.spark.jobs import finish
+from tests.support.spark.ledger_data import delta_rows, expected_balances, read_transfers, write_transfers
 
 __all__ = ["BankRun", "run_bank"]
 

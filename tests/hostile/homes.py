@@ -240,7 +240,7 @@ def _live_memory(case: Case) -> int:
 
 
 def _claim_of_table(case: Case) -> int:
-    from tests.spark.test_ownership import context
+    from tests.hosts.spark.connectors.test_ownership import context
 
     def run() -> int:
         problem = why_not_mine(case.root / "home" / "table", context(case.root), "a table", written=False)

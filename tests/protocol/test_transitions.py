@@ -56,7 +56,7 @@ from strobe.protocol.two_phase_commit.messages import (
     Resolved,
     Session,
 )
-from tests.documents import ROOT, blocks_of
+from tests.support.documents import ROOT, blocks_of
 
 TABLES: dict[str, Transitions[Any]] = {
     "a snapshot": machine.TRANSITIONS,

@@ -15,8 +15,8 @@ from strobe.store.base import AlreadyThere
 from strobe.store.layout import JobLayout
 from strobe.store.s3 import S3Store
 from strobe.store.snapshots import SnapshotStore
-from tests.s3_server import CREDENTIALS, Fault, FaultyProxy, hang, refuse, reset
 from tests.store.snapshot_samples import JOB, manifest, take
+from tests.support.s3_server import CREDENTIALS, Fault, FaultyProxy, hang, refuse, reset
 
 BLOB = "/blobs/"
 MANIFEST = "/manifest.json"

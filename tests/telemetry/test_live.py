@@ -21,7 +21,7 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.model.invariants import Outcome, Verdict
 from strobe.model.kind import Kind
 from strobe.store.manifest import NodeRecord, Timing
-from tests.live.commandline import Terminal, up
+from tests.support.live.commandline import Terminal, up
 from tests.telemetry.samples import AT, Receiver, attribute, receiver, spans_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "live"

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from strobe.hosts.spark.home import job_home
 from strobe.hosts.spark.jvm.session import POLLING_DELAY, spark_session, stop_session
-from tests.s3_server import CREDENTIALS, make_bucket
 from tests.services import Server
+from tests.support.s3_server import CREDENTIALS, make_bucket
 from tests.zombies.harness import haunt
 from tests.zombies.plays import LEFT_OUT, NOT_IN_A_BUCKET, PLAYS
 

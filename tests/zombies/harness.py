@@ -27,9 +27,9 @@ from strobe.model.ids import NodeId, Timeline
 from strobe.store.fencing import current_layout
 from strobe.store.layout import JobLayout
 from strobe.store.s3 import S3Store
-from tests.documents import ROOT
-from tests.spark.images import send, stop_all
+from tests.support.documents import ROOT
 from tests.support.processes import family
+from tests.support.spark.images import send, stop_all
 from tests.zombies.plays import PLAYS, Play
 
 __all__ = ["differences", "everything", "haunt"]

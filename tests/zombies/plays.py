@@ -27,10 +27,10 @@ from strobe.model.errors import StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.store.consistency import check_manifest
 from strobe.store.places import checkpoints_of
-from tests.spark.jobs import eventually, finish
-from tests.spark.ledger_data import delta_rows, read_transfers, write_transfers
-from tests.spark.orders import windows, windows_in
-from tests.spark.two_phase import add_file, numbers, visible
+from tests.support.spark.jobs import eventually, finish
+from tests.support.spark.ledger_data import delta_rows, read_transfers, write_transfers
+from tests.support.spark.orders import windows, windows_in
+from tests.support.spark.two_phase import add_file, numbers, visible
 
 __all__ = ["LEFT_OUT", "NOT_IN_A_BUCKET", "PLAYS", "Play", "Stand"]
 
@@ -343,7 +343,7 @@ NOT_IN_A_BUCKET: Final[Mapping[str, str]] = {
     point: "a step of a write to a directory" for point in POINTS if point.startswith("store.file.")
 }
 LEFT_OUT: Final[Mapping[str, str]] = {
-    "kafka.in-transaction": "the broker fences: tests/spark/test_kafka_job.py",
+    "kafka.in-transaction": "the broker fences: tests/hosts/spark/connectors/kafka/test_kafka_job.py",
     "release.noted": "a person's order, which counts whoever notes it",
     "due.added": "in the log of a query, in a directory that no other driver uses",
 }

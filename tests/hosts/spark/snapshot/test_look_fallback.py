@@ -1,0 +1,53 @@
+"""State that is not decoded without Spark is read by Spark itself, and `strobe sql` says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import strobe
+from strobe.hosts.spark.job.job import start_job
+from strobe.hosts.spark.snapshot.reading import read_with_spark
+from strobe.model.errors import StrobeError
+from tests.support.spark.jobs import eventually
+
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
+
+
+def test_changes_in_another_compression_are_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """The user has chosen Snappy for one stage: its state is lost to nobody, and the other's needs no Spark."""
+    (tmp_path / "in").mkdir()
+    rows = ({"account": f"a{i % 3}", "cents": i} for i in range(30))
+    (tmp_path / "in" / "0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pipeline = strobe.Pipeline("snappy", checkpoint=strobe.CheckpointConfig(interval=None), partitions=1)
+
+    @pipeline.stage(uid="rows")
+    def rows_(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("account STRING, cents BIGINT").json(str(tmp_path / "in"))
+
+    def totals(rows: DataFrame) -> DataFrame:
+        return rows.groupBy("account").agg(F.sum("cents").alias("total"))
+
+    pipeline.stage(uid="odd", reads="rows", output_mode="update", to=strobe.DeltaSink("odd"), conf={CODEC: "snappy"})(
+        totals
+    )
+    pipeline.stage(uid="usual", reads="rows", output_mode="update", to=strobe.DeltaSink("usual"))(totals)
+    job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
+    try:
+        eventually(lambda: all(s.batch >= 0 for s in job.status().stages), "the file is read", job)
+        job.checkpoint()
+    finally:
+        job.stop()
+        job.wait()
+    with strobe.open_snapshot("snappy", tmp_path / "home") as cut:  # without Spark: one is lost, the other answers
+        usual = {row["account"]: row["total"] for row in cut.state("usual").to_pylist()}
+        with pytest.raises(StrobeError, match=r"state\.odd is not decoded here: a compression other than LZ4"):
+            cut.state("odd")
+    assert usual == {"a0": 135, "a1": 145, "a2": 155}
+    with strobe.open_snapshot("snappy", tmp_path / "home", fallback=read_with_spark) as cut:
+        found = cut.sql("select key_account as account, value_sum as total from state.odd").to_pylist()
+    assert {row["account"]: row["total"] for row in found} == usual
