@@ -47,7 +47,7 @@ class BankRun:
 def run_bank(root: Path, mode: str, seed: int, spark: SparkSession) -> BankRun:
     data = write_transfers(root / "in", files=8, rows=50, seed=seed)
     settings = strobe.CheckpointConfig(interval=0.2, retained=1000, tolerable_failures=1000, mode=mode)
-    pipeline = strobe.Pipeline("bank", checkpoint=settings)
+    pipeline = strobe.Pipeline("bank", checkpoint=settings, chain=False)
 
     @pipeline.stage(uid="transfers", trigger={"availableNow": True})
     def transfers(spark: SparkSession) -> DataFrame:

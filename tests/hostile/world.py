@@ -62,7 +62,7 @@ class Frame:
 
 
 def pipeline() -> strobe.Pipeline:
-    made = strobe.Pipeline(JOB, checkpoint=strobe.CheckpointConfig(interval=None))
+    made = strobe.Pipeline(JOB, checkpoint=strobe.CheckpointConfig(interval=None), chain=False)
 
     @made.stage(uid="postings", to=strobe.FileSink("out/files"))
     def postings(spark: Any) -> Any: ...

@@ -304,7 +304,7 @@ class _World:
             max_concurrent=plan.concurrent, alignment_timeout=0.05, store="s3://bucket/jobs" if plan.bucket else None,
         )  # fmt: skip
         restart = strobe.RestartPolicy(attempts=6, first_pause=0.05, longest_pause=0.5)
-        pipeline = strobe.Pipeline(JOB, checkpoint=config, restart=restart)
+        pipeline = strobe.Pipeline(JOB, checkpoint=config, restart=restart, chain=False)  # only Spark can join plans
         for uid, (reads, has_sink) in SHAPES[plan.shape].items():
             to = [PlayedSink(self.outside)] if has_sink else []
             pipeline.stage(uid=uid, reads=reads or None, to=to)(_stage)

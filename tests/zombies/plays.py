@@ -135,9 +135,10 @@ class Ledger(Play):
 
     points = tuple(p for p in POINTS if p.startswith(("batch.", "snapshot.", "channel.", "store.")))
     name = "ledger"
+    chain = False  # it stands at points of channels, too
 
     def pipeline(self, *, bounded: bool) -> strobe.Pipeline:
-        pipeline = strobe.Pipeline("ledger", chain=False)  # dies at points of channels, too
+        pipeline = strobe.Pipeline("ledger", chain=self.chain)
 
         @pipeline.stage(uid="transfers", trigger={"availableNow": True} if bounded else None)
         def transfers(spark: SparkSession) -> DataFrame:
@@ -191,6 +192,21 @@ class Rescaled(Ledger):
         self.feed()
         arm()
         self.start(spark, partitions=3)
+
+
+class Unchained(Ledger):
+    """A job whose stages were one query, and are two from now on."""
+
+    points = tuple(p for p in POINTS if p.startswith("unchain."))
+
+    def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
+        self.feed()
+        self.chain = True
+        self.to_the_end(spark)
+        self.chain = False
+        self.feed()
+        arm()
+        self.start(spark)
 
 
 class Numbers(Play):
@@ -336,7 +352,7 @@ class Drained(Windows):
 
 PLAYS: Final[Mapping[str, type[Play]]] = {
     point: play
-    for play in (Ledger, Restored, Rescaled, Numbers, Settled, Undone, Held, Windows, Stopped, Drained)
+    for play in (Ledger, Restored, Rescaled, Unchained, Numbers, Settled, Undone, Held, Windows, Stopped, Drained)
     for point in play.points
 }
 NOT_IN_A_BUCKET: Final[Mapping[str, str]] = {

@@ -3,15 +3,22 @@ nothing. Without Spark."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.snapshot.checkpoints import _shut_savepoint
+from strobe.hosts.spark.snapshot.savepoints import SnapshotStores
 from strobe.hosts.spark.snapshot.targets import SavepointTarget, fence_target, take_target
 from strobe.model.errors import Failed, Fenced, Misuse
+from strobe.model.ids import SnapshotId
+from strobe.model.kind import Kind
 from strobe.store.layout import MANIFEST
+from strobe.store.locate import locate
+from tests.store.snapshot_samples import filesystem_store, manifest
 
 BLOB = "blobs/ab/abcd"
 
@@ -79,3 +86,25 @@ def test_a_bucket_that_was_shut_is_refused_with_the_reason(s3_url: str, home: Jo
     fence_target(s3_url)
     with pytest.raises(Misuse, match="Name another prefix"):
         take_target(s3_url, home)
+
+
+def test_an_order_that_is_given_up_while_its_manifest_appears_leaves_the_savepoint_whole(
+    tmp_path: Path, home: JobHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = SnapshotStores(filesystem_store(tmp_path / "home"), home)
+    given_up = threading.Thread(target=stores.settle)
+
+    def at(name: str, stage: str = "") -> None:
+        if name == "store.manifest.after":
+            given_up.start()
+            given_up.join(1)  # it ends here, or waits for who is at work
+
+    monkeypatch.setattr(crash_points, "point", at)
+    stores.order(tmp_path / "there", 0)
+    stores.begin(SnapshotId(1), Kind.SAVEPOINT)
+    files = stores.session(SnapshotId(1)).put_files({"state": b"of a stage"}).files
+    stores.complete(manifest(1, files, kind=Kind.SAVEPOINT))
+    given_up.join()
+    found = locate(str(tmp_path / "there"), tmp_path / "home")
+    assert found.store.verify(found.snapshot) == ()
+    assert stores.completed is not None

@@ -10,6 +10,7 @@ from typing import Final
 
 from strobe.hosts.spark.job.drain import Drain
 from strobe.hosts.spark.stage.runner import StageRunner, StageState
+from strobe.model.errors import StrobeError
 from strobe.model.ids import NodeId
 
 __all__ = ["close_stages", "stop_stages", "watch_for_end"]
@@ -31,13 +32,22 @@ def watch_for_end(
         calm = 0
         while not over.wait(_REST_POLL):
             ended = not drain.under_way and all(r.state is StageState.ENDED for r in sources)
-            calm = calm + 1 if ended and all(r.agent.idle and r.state is StageState.RUNNING for r in rest) else 0
+            calm = calm + 1 if ended and all(_rests(r) for r in rest) else 0
             if calm >= _CALM:
                 if end():
                     return
                 calm = 0
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
+
+
+def _rests(runner: StageRunner) -> bool:
+    """A stage that cannot say so does not rest. Its error is its runner's to report; here it would end the watch, and
+    the job would not end by itself once the stage had recovered."""
+    try:
+        return runner.state is StageState.RUNNING and runner.agent.idle
+    except StrobeError:
+        return False
 
 
 def stop_stages(runners: Mapping[NodeId, StageRunner]) -> None:

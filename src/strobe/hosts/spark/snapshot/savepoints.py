@@ -142,14 +142,18 @@ class SnapshotStores:
             self.session(snapshot).abort()
 
     def complete(self, manifest: Manifest) -> None:
-        """Make the snapshot exist."""
-        self.session(manifest.snapshot).complete(manifest)
+        """Make the snapshot exist. The place of a savepoint is kept locked meanwhile: an order that is given up waits,
+        and finds either nothing begun or a savepoint that is complete."""
         with self._lock:
-            if self._savepoint is None or self._savepoint[0] != manifest.snapshot or self._target is None:
-                self._names[manifest.snapshot] = f"{self._home.job}/{manifest.snapshot}"
-                return
-            crash_points.point("savepoint.complete")
-            target, self._target, self._savepoint = self._target, None, None
+            target = self._target if self._savepoint is not None and self._savepoint[0] == manifest.snapshot else None
+            if target is not None:
+                self.session(manifest.snapshot).complete(manifest)
+                crash_points.point("savepoint.complete")
+                self._target = self._savepoint = None
+        if target is None:
+            self.session(manifest.snapshot).complete(manifest)
+            self._names[manifest.snapshot] = f"{self._home.job}/{manifest.snapshot}"
+            return
         target.done()
         self._forget_target()
         self._names[manifest.snapshot] = target.where

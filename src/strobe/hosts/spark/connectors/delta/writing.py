@@ -44,7 +44,7 @@ __all__ = ["TableWriting"]
 FEW_ROWS: Final = 50_000
 FEW_BYTES: Final = 16 << 20  # of the files that hold them
 REWRITTEN: Final = 128 << 20  # of files of the table that a merge may have to write again
-PLANNED: Final = 4 << 20  # bytes that Spark expects
+PLANNED: Final = 1 << 20  # bytes that Spark expects; of rows that are made of nothing (`sequence`) it expects too few
 
 
 def plan_size(batch: DataFrame) -> int:

@@ -27,7 +27,7 @@ from strobe.hosts.spark.connectors.base import Unreachable
 from strobe.hosts.spark.connectors.kafka.client import KafkaCluster
 from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord, check_owner
 from strobe.hosts.spark.connectors.starts import begin, check_start
-from strobe.model.errors import Fenced, StrobeError
+from strobe.model.errors import Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Publisher:
         """`me` is the record that a start writes: whose, which timeline and incarnation. `kept` is the file of the home
         that has the owner's name."""
         self._kept = kept
+        self._has_begun = False
         self._cluster = cluster
         self._log = log
         self._me = me
@@ -97,6 +98,7 @@ class Publisher:
             producer.produce(self._log.topic, start.name.encode(), self._log.start_key, partition=0)
 
         self._transact(say, mine)
+        self._has_begun = True
 
     def publish(
         self, timeline: int, through: int, snapshot: int | None, needs: Needs, send: Callable[[Producer, Any], int]
@@ -228,7 +230,7 @@ class Publisher:
             raise self._cluster.explain(error.args[0], "no transactions can be made") from None
         records = self._log.read()
         check_owner(records.values(), self._me.owner, self._log.transactional_id)
-        check_start(self._log.start, self._kept, Incarnation(self._me.incarnation), f"Kafka at {self._cluster.servers}")
+        self._check_start()
         newest = max((r.incarnation for r in records.values()), default=0)
         if newest > self._me.incarnation:
             raise Fenced(
@@ -238,6 +240,16 @@ class Publisher:
                 next="A newer run of this job has taken over; this one must stop.",
             )
         self._records, self._producer = records, producer
+
+    def _check_start(self) -> None:
+        """At the start of a job it is refused if another home has written since. Later, that home has taken over."""
+        what = f"Kafka at {self._cluster.servers}"
+        try:
+            check_start(self._log.start, self._kept, Incarnation(self._me.incarnation), what)
+        except Misuse as error:
+            if not self._has_begun:
+                raise
+            raise Fenced(error.what, untouched=error.untouched, next=error.next) from None
 
     def _drop(self) -> None:
         self._producer = None
