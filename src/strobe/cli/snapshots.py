@@ -77,8 +77,9 @@ def inspect_command(snapshot: str, directory: str | None, session: Session) -> i
     if (slowest := _slowest(manifest)) is not None:
         whole = _whole(manifest)
         session.say(
-            f"the {manifest.kind.value} took {human_ms(whole['duration'])}: {human_ms(whole['stages'])} until the part "
-            f"of {slowest}, the slowest, was there, and {human_phase(whole['manifest'])} for the manifest"
+            f"until its manifest was written, the {manifest.kind.value} took {human_ms(whole['duration'])}: "
+            f"{human_ms(whole['stages'])} until the part of {slowest}, the slowest, was there, and "
+            f"{human_phase(whole['manifest'])} to put the parts together"
         )
     if manifest.channels:
         session.console.print(_channels(manifest))
