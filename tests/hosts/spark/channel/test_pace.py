@@ -193,7 +193,7 @@ def test_a_slow_stage_reads_its_backlog_commit_by_commit(
     data = write_transfers(tmp_path / "in", files=5, rows=20)
     clock, all_written = Slow(), threading.Event()
     sizes: list[int] = []
-    pipeline = strobe.Pipeline("slow", checkpoint=strobe.CheckpointConfig(batch_share=share))
+    pipeline = strobe.Pipeline("slow", checkpoint=strobe.CheckpointConfig(batch_share=share), chain=False)
 
     @pipeline.stage(uid="transfers", trigger={"availableNow": True})
     def transfers(spark: SparkSession) -> DataFrame:

@@ -103,7 +103,7 @@ def test_one_table_at_the_end_of_two_ways_adds_up_by_default(
     commit, debits are through: then a checkpoint begins, and credits go on."""
     data = write_transfers(tmp_path / "in", files=6, rows=20)
     config = strobe.CheckpointConfig(interval=None, mode=mode)
-    pipeline = strobe.Pipeline("ledger", checkpoint=config)
+    pipeline = strobe.Pipeline("ledger", checkpoint=config, chain=False)
     table, go = strobe.MemorySink(delivery="on_snapshot"), threading.Event()
 
     def hold(batch: DataFrame, batch_id: int) -> None:
