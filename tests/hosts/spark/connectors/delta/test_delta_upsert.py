@@ -28,6 +28,7 @@ from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters
 from strobe.hosts.spark.connectors.delta import actions, upsert, writing
 from strobe.hosts.spark.connectors.delta.sink import DeltaSink
+from strobe.hosts.spark.connectors.starts import STARTS
 from strobe.model.errors import Failed, Fenced
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from tests.hosts.spark.connectors.delta.test_delta_keys import BESIDE, KINDS, PARTITIONS, same
@@ -288,7 +289,7 @@ def test_what_others_do_while_rows_are_written_is_seen_and_kept(
     named = {line["add"]["path"] for entry in world.entries() for line in entry if "add" in line}
     there = {f.relative_to(tmp_path / "t").as_posix() for f in (tmp_path / "t/data").rglob("*.parquet")}
     assert there <= named
-    assert not [f for f in (tmp_path / "t/_strobe").iterdir() if f.name != "owner"]
+    assert not [f for f in (tmp_path / "t/_strobe").iterdir() if f.name not in ("owner", STARTS)]
 
 
 def test_a_driver_that_was_given_up_commits_nothing(
@@ -414,7 +415,7 @@ def test_what_a_dead_driver_has_written_goes_unless_the_log_names_it(
     world.batch = 1
     world.write({"k": 1, "v": 1})
     assert world.rows() == expected([[{"k": 1, "v": 1}, {"k": 2, "v": 0}]], ["k"])
-    assert not [f for f in (tmp_path / "t/_strobe").iterdir() if f.name != "owner"]
+    assert not [f for f in (tmp_path / "t/_strobe").iterdir() if f.name not in ("owner", STARTS)]
 
 
 def test_ranges_meet_where_a_value_or_a_null_may_be_in_both() -> None:

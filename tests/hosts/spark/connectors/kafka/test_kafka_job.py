@@ -115,7 +115,8 @@ def test_a_job_whose_transactional_id_was_taken_over_ends_and_says_so(
     job.checkpoint(120)
     assert job.wait(120)
     assert job.state is strobe.JobState.FAILED
-    assert "fenced off by incarnation 99" in job.error
+    assert "may no longer write" in job.error
+    assert "a start of this job that this home knows nothing of" in job.error
     assert doubled_rows(kafka, target) == {}
 
 
