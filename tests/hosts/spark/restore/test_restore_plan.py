@@ -275,7 +275,7 @@ def test_state_that_does_not_fit_the_code_is_said_with_the_ways_out(
 ) -> None:
     found = plan(past, spark, changed(past.data, **change))
     first = found.problems[0]
-    assert "The state of stage 'balances' does not fit" in first.what
+    assert "The state of stage 'balances' no longer fits its code" in first.what
     assert word in first.what
     assert "new uid" in first.next
     assert found.exit_code == 2
