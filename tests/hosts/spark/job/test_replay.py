@@ -24,10 +24,9 @@ NEVER_NEGATIVE = Invariant("never below zero", "select account, balance from sta
 
 
 def bank(tmp_path: Path, bonus: int = 0, **source: Any) -> strobe.Pipeline:
-    """Two postings for each transfer, and a balance for each account: three stages, one of them with state."""
-    config = strobe.CheckpointConfig(
-        interval=None, retained=10, mode="aligned"
-    )  # batches are told by the source that brought them
+    """Two postings for each transfer, and a balance for each account: three stages, one of them with state. Aligned:
+    nothing is in flight where a replay begins."""
+    config = strobe.CheckpointConfig(interval=None, retained=10, mode="aligned")
     pipeline = strobe.Pipeline("bank", checkpoint=config, partitions=1, chain=False)
 
     @pipeline.stage(uid="transfers")
