@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import SnapshotId
-from strobe.model.strict_json import parse
-from strobe.store.base import Absent, AlreadyThere, ObjectStore
+from strobe.store.base import AlreadyThere, ObjectStore
 from strobe.store.fencing import current_layout
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.points import OnPoint, no_point
 from strobe.store.private import make_private
 from strobe.store.scheme import is_s3
-from strobe.store.small_files import as_kind
+from strobe.store.small_files import read_as
 
 if TYPE_CHECKING:
     from strobe.store.snapshots import SnapshotStore
@@ -149,14 +148,14 @@ def _take(objects: ObjectStore, layout: JobLayout, owner: str) -> None:
 
 
 def _read(home: Path, job: str) -> _Note | None:
-    local, key = FilesystemStore(home), JobLayout(job).store
+    path = home / JobLayout(job).store
     try:
-        return as_kind(parse(local.get(key)), _Note)
-    except Absent:
+        return read_as(path, _Note)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise Damaged(
-            f"{local.describe(key)}, which says where the checkpoints of job {job!r} are, cannot be read: {error}.",
+            f"{path}, which says where the checkpoints of job {job!r} are, cannot be read: {error}.",
             untouched="Nothing was changed.",
             next="Put back a copy of it, or delete it if the checkpoints are in the home directory.",
         ) from error

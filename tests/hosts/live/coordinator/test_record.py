@@ -33,8 +33,8 @@ def test_what_was_claimed_is_there_at_the_next_start(tmp_path: Path) -> None:
         ('{"timeline": 1, "snapshot": 4}', "missing required field `incarnation`"),
         ('{"incarnation": "2", "timeline": 1, "snapshot": 4}', "Expected `int`, got `str`"),
         ('{"incarnation": 2, "timeline": 1.5, "snapshot": 4}', "Expected `int`, got `float`"),
-        ("[]", "Expected `object`"),
-        ("", "truncated"),
+        ("[]", "not a JSON object"),
+        ("", "is empty"),
     ],
 )
 def test_a_record_that_is_not_whole_is_damaged(tmp_path: Path, text: str, why: str) -> None:

@@ -169,7 +169,7 @@ def test_a_file_without_the_invariant_does_not_let_go_what_is_held(
     world.say(bad, VIOLATED)
     world.crash()
     monkeypatch.setattr(JudgedWorld, "judges", False)
-    with pytest.raises(Misuse, match=r"Parts of snapshot 1 are held.*no invariant with on_violation='hold'"):
+    with pytest.raises(Misuse, match=r"Parts of snapshot 1 are held.*no longer has an invariant with on_violation"):
         world.start()
     world.home.release()
     assert world.table.visible == []

@@ -39,7 +39,7 @@ def test_another_path_another_directory_to_stand_in_and_sinks_that_come_and_go_a
     elsewhere = list(changed_sinks(was, places(*_two(), base="/b"), HERE))
     assert [s.split(",")[0] for s in elsewhere] == ["it wrote to /a/out/x", "it wrote to /a/out/y"]
     assert [*changed_sinks(was, places(strobe.DeltaSink("out/x")), HERE)] == [
-        "it does not write to /a/out/y any more; what is there stays"
+        "it no longer writes to /a/out/y; what is there stays"
     ]
     assert "it writes to /a/out/y as well" in next(changed_sinks(places(strobe.DeltaSink("out/x")), was, HERE))
 

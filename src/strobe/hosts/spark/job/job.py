@@ -122,7 +122,7 @@ class Job:
         clock: Clock = SYSTEM,
     ) -> None:
         self._clock = clock
-        self.pipeline = with_mode(pipeline)
+        self.pipeline = pipeline
         self.name = pipeline.name
         self.home = JobHome(home, pipeline.name)
         self.master = master
@@ -144,8 +144,7 @@ class Job:
         self.supervisor: SupervisorStatus | None = None
 
     def __repr__(self) -> str:
-        state = self.state.shown(ended=self._over.is_set())
-        why = f" ({self.error})" if self.error else ""
+        state, why = self.state.shown(ended=self._over.is_set()), f" ({self.error})" if self.error else ""
         return f"<Job {self.name!r}: {state}{why}, {len(self.pipeline.stages)} stages, home {self.home.home}>"
 
     # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,7 +166,8 @@ class Job:
             raise
 
     def _start(self) -> None:
-        home, pipeline, record = self.home, self.pipeline, self.home.record
+        home, record = self.home, self.home.record
+        pipeline = self.pipeline = with_mode(self.pipeline)
         logs = home.path(home.layout.logs)
         logs.mkdir(parents=True, exist_ok=True)
         home.publish(
