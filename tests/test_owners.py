@@ -59,6 +59,7 @@ RULES = (
         {
             "model/backoff.py": "for everybody",
             "hosts/live/wire/datagrams.py": "retransmission goes by the round trip",
+            "hosts/spark/stage/pausing.py": "it grows with the time in which nothing comes",
         },
     ),
     Rule(
