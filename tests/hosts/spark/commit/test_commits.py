@@ -3,7 +3,7 @@ purpose and caught."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,10 @@ STEPS = [p for p in POINTS if p.startswith(("sink.", "commit."))]
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.home.stop_heartbeat()  # no thread outlives its test
 
 
 def test_what_is_staged_becomes_visible_when_its_snapshot_is_complete(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,10 @@ class JudgedWorld(World):
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JudgedWorld:
-    return JudgedWorld(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgedWorld]:
+    made = JudgedWorld(tmp_path, monkeypatch)
+    yield made
+    made.home.stop_heartbeat()  # no thread outlives its test
 
 
 def test_rows_become_visible_after_the_verdict_and_not_before(world: JudgedWorld) -> None:
