@@ -75,7 +75,7 @@ def plan_parting(
 
 
 def as_parted(home: JobHome, partings: Iterable[NodeId], descriptions: Mapping[NodeId, Json]) -> dict[NodeId, Json]:
-    """What the job's memory says of its stages, as if the queries had been divided already."""
+    """What the job record says of the stages, as if the queries had been divided already."""
     known = dict(home.record.stages)
     for uid in partings:
         noted = known.get(uid)
