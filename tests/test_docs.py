@@ -114,6 +114,10 @@ def test_files_directory_and_variables_are_kept_from_one_block_to_the_next(tmp_p
     )
 
 
+def test_columns_may_stand_further_apart_than_in_the_document(tmp_path: Path) -> None:
+    run(tmp_path, "```console\n$ echo 'took    when'; echo '10.21 s  now'\ntook   when\n10.21 s    now\n```\n")
+
+
 def test_python_names_are_kept_and_a_named_block_is_written_to_its_file(tmp_path: Path) -> None:
     directory = run(
         tmp_path,
@@ -148,6 +152,8 @@ def test_python_names_are_kept_and_a_named_block_is_written_to_its_file(tmp_path
         ("```bash\nset -u\necho $nothing_here\n```", r"nothing_here: unbound variable"),
         ("```console\n$ echo a; echo b\nb\na\n```", r"no line 'a' where expected"),
         ("```console\n$ echo 17 rows\n...\n18 rows\n```", r"no line '18 rows'"),
+        ("```console\n$ echo a  b\na b c\n```", r"no line 'a b c'"),
+        ("```console\n$ echo 'a b'\na  b\n```", r"no line 'a  b'"),
         ("```console\n$ no-such-command\n```", r"exit code 127"),
         ("```console\nstray\n$ true\n```", r"output before the first command"),
         ("```python\nassert 1 == 2\n```", r"line 2, in <module>(?s:.*)AssertionError"),

@@ -101,14 +101,19 @@ def commands_of(block: Block) -> list[Command]:
     return commands
 
 
+_COLUMNS = re.compile(r"(?<=\S) {2,}(?=\S)")
+
+
 def first_missing(expected: list[str], output: str) -> str | None:
-    """The first expected line that the output does not have, in order; None if it has all. `...` matches anything."""
-    rest = iter(output.splitlines())
+    """The first expected line that the output does not have, in order; None if it has all. `...` matches anything.
+    Columns may stand further apart: how wide one is, a figure below it decides."""
+    rest = iter(_COLUMNS.sub("  ", line.rstrip()) for line in output.splitlines())
     for line in expected:
         if line.strip() in ("", "..."):
             continue
-        pattern = re.compile(".*".join(re.escape(part) for part in line.rstrip().split("...")))
-        if not any(pattern.fullmatch(candidate.rstrip()) for candidate in rest):
+        text = _COLUMNS.sub("  ", line.rstrip())
+        pattern = re.compile(".*".join(re.escape(part) for part in text.split("...")))
+        if not any(pattern.fullmatch(candidate) for candidate in rest):
             return line
     return None
 

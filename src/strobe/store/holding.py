@@ -54,15 +54,15 @@ def is_held(home: Path, job: str) -> bool:
     """Whether somebody runs the job at this moment."""
     path = home / JobLayout(job).lock
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        handle = open_regular(path)
     except PermissionError as error:
         raise Failed(
             f"Job {job!r} in {home} belongs to another user.",
             untouched="Nothing was changed.",
             next="Ask as its owner, or have them open its directory to your group.",
         ) from error
+    except OSError:  # it is not there, or is something that no driver takes for a lock
+        return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

@@ -19,7 +19,7 @@ from strobe.model.errors import Damaged, Failed, Fenced, Misuse
 from strobe.model.ids import Incarnation, SnapshotId, Timeline
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
-from strobe.store.small_files import read_as
+from strobe.store.small_files import open_regular, read_as
 
 __all__ = ["RecordFile", "SystemRecord"]
 
@@ -54,7 +54,7 @@ class RecordFile:
         try:
             if make_private(lock.parent):
                 _log.warning("Everybody could read %s. Now only you can.", lock.parent)
-            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = open_regular(lock, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
@@ -65,7 +65,7 @@ class RecordFile:
             ) from None
         except OSError as error:
             raise Failed(
-                f"The home directory {self._root} cannot be used: {error.strerror or error}.",
+                f"The home directory {self._root} cannot be used: {error.filename or ''}: {error.strerror or error}.",
                 untouched="Nothing was started.",
                 next="Choose another, or make it writable.",
             ) from error

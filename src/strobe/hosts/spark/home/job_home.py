@@ -39,7 +39,7 @@ from strobe.store.holding import LEASE, host_name, machine_of, this_machine
 from strobe.store.layout import JobLayout
 from strobe.store.private import make_private
 from strobe.store.runtime import UNKNOWN, read_runtime, runtime_json
-from strobe.store.small_files import read_small
+from strobe.store.small_files import open_regular, read_small
 
 __all__ = ["LEASE", "JobHome", "JobRecord", "host_name"]
 
@@ -85,7 +85,7 @@ class JobHome:
                 raise
         except OSError as error:
             raise Failed(
-                f"The home directory {self.home} cannot be used: {error.strerror or error}.",
+                f"The home directory {self.home} cannot be used: {error.filename or ''}: {error.strerror or error}.",
                 untouched="Nothing was started.",
                 next="Choose another with --home, or make it writable.",
             ) from error
@@ -177,7 +177,7 @@ class JobHome:
     def _take_lock(self) -> int | None:
         """The lock, or None if a driver holds it that gives no sign of life."""
         path = self.path(self.layout.lock)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -197,7 +197,7 @@ class JobHome:
     def _replace_lock(self) -> int:
         path = self.path(self.layout.lock)
         fresh = self._own / path.name
-        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = open_regular(fresh, os.O_RDWR | os.O_CREAT)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _sign(handle)
         os.replace(fresh, path)
@@ -347,7 +347,7 @@ def _is_beating(lock: Path) -> bool:
 
 def _last_beat(lock: Path) -> int:
     # Opened, not only looked at: a network file system asks its server again when a file is opened.
-    handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    handle = open_regular(lock)
     try:
         return os.fstat(handle).st_mtime_ns
     finally:
