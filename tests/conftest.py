@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from strobe.hosts.spark.jvm.java import find_java
 from strobe.model.errors import Failed
 from tests.services import SHORT_LIVED, Server, variable
 from tests.support import scratch
+from tests.support.processes import processor_time
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -37,6 +38,7 @@ scratch.use_memory()
 os.environ.setdefault("STROBE_CACHE", "")  # a test decodes state itself, and leaves none behind
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 _FAILED = pytest.StashKey[bool]()
+_PROCESSOR = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,18 +79,39 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """With --durations=N: where the time goes by file, which is what a worker takes at a time."""
+    """With --durations=N: where the time goes by file, which is what a worker takes at a time. Beside it the processor
+    time of the worker and of what it has started, as far as it is still there or was waited for."""
     shown: int | None = config.getoption("durations")
     if shown is None:
         return
     seconds: dict[str, float] = defaultdict(float)
+    processor: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid.partition("::")[0]] += report.duration
+                processor[report.nodeid.partition("::")[0]] += getattr(report, "processor", 0.0)
     terminalreporter.section("slowest files")
     for name, took in sorted(seconds.items(), key=lambda item: -item[1])[: shown or None]:
-        terminalreporter.write_line(f"{took:.1f}s {name}")
+        terminalreporter.write_line(f"{took:7.1f}s {processor[name]:7.1f}s of processor  {name}")
+    terminalreporter.write_line(f"{sum(seconds.values()):7.1f}s {sum(processor.values()):7.1f}s of processor  all files")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        now = processor_time(os.getpid())
+        item.stash[_PROCESSOR] = max(0.0, now - item.config.stash.get(_PROCESSOR, 0.0))
+        item.config.stash[_PROCESSOR] = now
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "teardown":
+        vars(report)["processor"] = item.stash.get(_PROCESSOR, 0.0)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture starts Spark

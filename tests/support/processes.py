@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-__all__ = ["alive", "children", "command", "family", "fields"]
+__all__ = ["alive", "children", "command", "family", "fields", "processor_time"]
 
 
 def alive(pid: int) -> bool:
@@ -44,3 +45,9 @@ def fields(stat: Path) -> list[str]:
         return stat.read_text().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that a process and everything below it have used, with what has ended and was waited for."""
+    found = (fields(Path(f"/proc/{one}/stat")) for one in family(pid))
+    return sum(int(ticks) for each in found for ticks in each[11:15]) / os.sysconf("SC_CLK_TCK")
