@@ -92,9 +92,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
                 seconds[report.nodeid.partition("::")[0]] += report.duration
                 processor[report.nodeid.partition("::")[0]] += getattr(report, "processor", 0.0)
     terminalreporter.section("slowest files")
-    for name, took in sorted(seconds.items(), key=lambda item: -item[1])[: shown or None]:
-        terminalreporter.write_line(f"{took:7.1f}s {processor[name]:7.1f}s of processor  {name}")
-    terminalreporter.write_line(f"{sum(seconds.values()):7.1f}s {sum(processor.values()):7.1f}s of processor  all files")
+    slowest = sorted(seconds.items(), key=lambda item: -item[1])[: shown or None]
+    for name, took in [*slowest, ("all files", sum(seconds.values()))]:
+        used = processor.get(name, sum(processor.values()))
+        terminalreporter.write_line(f"{took:7.1f}s {used:7.1f}s of processor  {name}")
 
 
 @pytest.hookimpl(wrapper=True)
