@@ -32,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType
 
 from strobe.hosts.spark.channel.gate import Gate, GateClient
-from strobe.hosts.spark.channel.parquet import write_batch
+from strobe.hosts.spark.channel.parquet import write_files
 from strobe.hosts.spark.channel.source import read_channel
 from strobe.hosts.spark.channel.writer import DATA, ChannelLog, ChannelWriter, DataFile
 from strobe.hosts.spark.jvm.session import spark_session
@@ -122,7 +122,7 @@ def by_channel(spark: SparkSession, base: Path, files_per_batch: int) -> Iterato
         consumer = consume(posted, base)
 
         def append(batch: DataFrame, batch_id: int) -> None:
-            write_batch(batch, batch_id, writer)
+            writer.append(write_files(batch, batch_id, writer), batch_id)
 
         producer = start(produced, base / "producer", append, "append")
         yield consumer
@@ -288,6 +288,11 @@ CODECS: dict[str, dict[str, str]] = {
         "parquet.column.statistics.enabled": "false",
     },
     "none, v2 pages": {"compression": "none", "parquet.writer.version": "v2"},
+    "lz4_raw, v2 pages, no dictionaries": {
+        "compression": "lz4_raw",
+        "parquet.writer.version": "v2",
+        "parquet.enable.dictionary": "false",
+    },
 }
 
 

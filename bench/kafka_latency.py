@@ -1,10 +1,15 @@
 """How long a message takes from one Kafka topic to the next, through a job of two stages that writes exactly once.
 
     python bench/kafka_latency.py               on batch and on snapshot, checkpoints every 1 s and 10 s, a minute each
+    python bench/kafka_latency.py --rounds 3    three times, by turns
     python bench/kafka_latency.py --quick       on batch and on snapshot, every second, ten seconds each
 
 Fifty messages a second carry the time at which they were sent. A consumer that reads committed messages notes when it
 sees them. The first seconds of a run, in which Spark warms up, do not count.
+
+`by hand` are two plain queries in the same session, with a Kafka topic between them and Spark's own sink, which writes
+at least once: nothing waits for a transaction there. The session has Strobe's file manager, and for these queries
+Spark's own polling delay.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -27,9 +35,10 @@ from pyspark.sql import functions as F
 
 import strobe
 from bench._kafka import broker
+from bench._report import figure
 from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.jvm.java import find_java
-from strobe.hosts.spark.jvm.session import spark_session
+from strobe.hosts.spark.jvm.session import POLLING_DELAY, passing_settings, spark_session
 from tests.support.spark.kafka_world import new_topic
 
 WARM = 10.0  # seconds
@@ -49,11 +58,41 @@ def pipeline(servers: str, source: str, target: str, delivery: str, interval: fl
     return made
 
 
-def measure(spark: SparkSession, root: Path, servers: str, delivery: str, interval: float, seconds: float) -> None:
-    source, target = new_topic(servers, "in"), new_topic(servers, "out")
-    job = start_job(
-        pipeline(servers, source, target, delivery, interval), home=str(root / target), base=root, spark=spark
-    )
+@contextmanager
+def strobe_job(
+    spark: SparkSession, root: Path, servers: str, source: str, target: str, delivery: str, interval: float
+) -> Iterator[None]:
+    made = pipeline(servers, source, target, delivery, interval)
+    job = start_job(made, home=str(root / target), base=root, spark=spark)
+    try:
+        yield
+    finally:
+        job.stop()
+        job.wait()
+
+
+@contextmanager
+def by_hand(spark: SparkSession, root: Path, servers: str, source: str, target: str) -> Iterator[None]:
+    between = new_topic(servers, "between")
+    queries = []
+    with passing_settings(spark, {POLLING_DELAY: "10ms"}):
+        for number, (here, there) in enumerate(pairwise((source, between, target))):
+            rows = strobe.read_kafka(spark, servers, here).select(F.col("value").cast("string").alias("value"))
+            queries.append(
+                rows.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", there)
+                .option("checkpointLocation", str(root / f"{target}-{number}")).start()
+            )  # fmt: skip
+    try:
+        yield
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def measure(
+    running: AbstractContextManager[None], servers: str, source: str, target: str, seconds: float
+) -> list[float]:
+    """How long the messages took, in order of their time."""
     over = threading.Event()
 
     def generate() -> None:
@@ -69,48 +108,71 @@ def measure(spark: SparkSession, root: Path, servers: str, delivery: str, interv
         "isolation.level": "read_committed", "fetch.wait.max.ms": 10,
     })  # fmt: skip
     consumer.subscribe([target])
-    generator.start()
     found: list[float] = []
     began = None
-    try:
-        while began is None or time.time() - began < WARM + interval + seconds:
-            message = consumer.poll(0.1)
-            if message is None or message.error() is not None:
-                continue
-            began = began or time.time()
-            sent = float(message.value() or b"0")
-            if sent > began + WARM:
-                found.append(time.time() - sent)
-    finally:
-        over.set()
-        generator.join()
-        consumer.close()
-        job.stop()
-    found.sort()
+    with running:
+        generator.start()
+        try:
+            while began is None or time.time() - began < WARM + seconds:
+                message = consumer.poll(0.1)
+                if message is None or message.error() is not None:
+                    continue
+                began = began or time.time()
+                sent = float(message.value() or b"0")
+                if sent > began + WARM:
+                    found.append(time.time() - sent)
+        finally:
+            over.set()
+            generator.join()
+            consumer.close()
+    return sorted(found)
+
+
+def report(name: str, found: list[float]) -> float:
+    median = statistics.median(found)
     print(
-        f"{delivery:12} checkpoints every {interval:4.0f} s: median {statistics.median(found):6.2f} s   "
-        f"95% {found[int(len(found) * 0.95)]:6.2f} s   longest {found[-1]:6.2f} s   of {len(found)} messages",
+        f"{name:38} median {median:6.2f} s   95% {found[int(len(found) * 0.95)]:6.2f} s   "
+        f"longest {found[-1]:6.2f} s   of {len(found)} messages",
         flush=True,
     )
+    return median
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--intervals", default="1,10", help="between checkpoints, in seconds")
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
-    intervals, seconds = ([1.0], 10.0) if given.quick else ([1.0, 10.0], given.seconds)
+    intervals = [1.0] if given.quick else [float(text) for text in given.intervals.split(",")]
+    seconds = 10.0 if given.quick else given.seconds
     os.environ["JAVA_HOME"] = str(find_java())
     root = Path(tempfile.mkdtemp(prefix="strobe-bench-"))
     spark = spark_session("bench", "local[2]")
+    medians: dict[str, list[float]] = {}
     try:
         with broker(root) as servers:
-            for interval in intervals:
-                for delivery in ("on_batch", "on_snapshot"):
-                    measure(spark, root, servers, delivery, interval, seconds)
+            for _ in range(given.rounds):
+                for interval in intervals:
+                    for delivery in ("on_batch", "on_snapshot"):
+                        source, target = new_topic(servers, "in"), new_topic(servers, "out")
+                        job = strobe_job(spark, root, servers, source, target, delivery, interval)
+                        name = f"{delivery}, checkpoints every {interval:.0f} s"
+                        took = measure(job, servers, source, target, seconds + interval)
+                        medians.setdefault(name, []).append(report(name, took))
+                source, target = new_topic(servers, "in"), new_topic(servers, "out")
+                took = measure(by_hand(spark, root, servers, source, target), servers, source, target, seconds)
+                medians.setdefault("by hand", []).append(report("by hand", took))
     finally:
         spark.stop()
         shutil.rmtree(root, ignore_errors=True)
+    plain = statistics.median(medians.pop("by hand"))
+    for name, found in medians.items():
+        ratio = statistics.median(found) / plain
+        print(f"{name} / by hand: {ratio:.2f}")
+        if name.startswith("on_batch"):
+            figure("kafka_latency.py", f"topic to topic, {name} / by hand", ratio, at_most=0.8)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import duckdb
 import polars
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from strobe.hosts.spark.channel.gate import Gate
-from strobe.hosts.spark.channel.parquet import write_batch
+from strobe.hosts.spark.channel.parquet import write_files
 from strobe.hosts.spark.channel.schema import channel_schema
 from strobe.hosts.spark.channel.source import read_channel
 from strobe.hosts.spark.channel.writer import ChannelLog, ChannelWriter, DataFile, table_schema
@@ -82,7 +83,7 @@ def through(df: DataFrame, path: Path) -> DataFrame:
     """`df` after a way through the channel at `path`, by way of two queries' worth of machinery."""
     spark = df.sparkSession
     writer = open_writer(path, df.schema)
-    write_batch(df, 0, writer)
+    writer.append(write_files(df, 0, writer), 0)
     seen: list[DataFrame] = []
     with Gate(OneChannel(writer.log)) as gate:
         stream = read_channel(
@@ -108,9 +109,11 @@ def test_every_type_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.spark
-def test_other_engines_read_every_type(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_once", [True, False], ids=["channel", "table"])
+def test_other_engines_read_every_type(spark: SparkSession, tmp_path: Path, read_once: bool) -> None:
     df = spark.createDataFrame([FULL, EMPTY, HOLLOW], COLUMNS)
-    write_batch(df, 0, open_writer(tmp_path / "c", df.schema))
+    writer = open_writer(tmp_path / "c", df.schema)
+    writer.append(write_files(df, 0, writer, read_once=read_once), 0)
     frame = polars.read_delta(str(tmp_path / "c"))
     assert frame.columns == df.columns
     assert sorted(frame["i64"].to_list(), key=str) == [2**63 - 1, 2**63 - 1, None]
@@ -159,3 +162,21 @@ def test_what_a_channel_cannot_carry_is_refused(field: StructField, says: str, t
 def test_a_stage_without_columns_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="without columns"):
         open_writer(tmp_path / "c", StructType([]))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("read_once", [True, False], ids=["channel", "table"])
+def test_only_a_channel_has_numbers_without_dictionaries(spark: SparkSession, tmp_path: Path, read_once: bool) -> None:
+    numbers = ["n", "small", "at", "x", "price"]
+    few = F.pmod("id", F.lit(7))
+    df = spark.range(1000).select(
+        few.alias("n"), few.cast("tinyint").alias("small"), F.timestamp_seconds(few).alias("at"),
+        few.cast("double").alias("x"), few.cast("decimal(18,2)").alias("price"),
+        few.cast("string").alias("text"), few.cast("decimal(30,2)").alias("large"), few.alias("a.b"),
+    )  # fmt: skip
+    writer = open_writer(tmp_path / "c", df.schema)
+    first, *_ = write_files(df, 0, writer, read_once=read_once)
+    group = pq.read_metadata(tmp_path / "c" / first.path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    without = {c.path_in_schema for c in columns if not c.has_dictionary_page}
+    assert without == (set(numbers) if read_once else set())

@@ -41,6 +41,7 @@ from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.jvm.class_archive import jvm_option
 from strobe.hosts.spark.jvm.launch import launch
+from strobe.hosts.spark.jvm.local_files import write_without_processes
 from strobe.hosts.spark.jvm.output import SparkOutput
 from strobe.hosts.spark.jvm.ports import guard_callbacks, is_local, port_settings, warn_if_open
 from strobe.hosts.spark.jvm.readers import ReaderServer
@@ -153,7 +154,7 @@ def spark_session(
         _check_taken(session, extra or {})
         if "PYSPARK_PYTHON" not in os.environ:  # a session of the user's own; its workers need what the driver has
             session.sparkContext.pythonExec = sys.executable
-    _without_checksums(session)
+    write_without_processes(session)
     _without_tracebacks(session)
     warn_if_open(session)
     if exists and log is not None:
@@ -324,12 +325,6 @@ def check_settings(settings: Mapping[str, str], where: str) -> None:
                 untouched="Nothing was started.",
                 next="Leave it out.",
             )
-
-
-def _without_checksums(session: SparkSession) -> None:
-    """No hidden .crc file beside each file that this JVM writes to a local disk: Hadoop starts a process per file."""
-    jvm: Any = session._jvm
-    jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
 
 def _without_tracebacks(session: SparkSession) -> None:
