@@ -39,7 +39,7 @@ from strobe.store.locate import locate
 from tests.hostile.mutations import hostile, mutate
 from tests.hostile.world import DESCRIPTIONS, JOB, drafts, picture, pipeline, world_of
 
-__all__ = ["WAYS", "Case", "FakeSpark", "Violation", "alarm", "cli", "noted", "run_case", "told", "unleased", "watched"]
+__all__ = ["WAYS", "Case", "FakeSpark", "Violation", "alarm", "cli", "look", "noted", "run_case", "told", "watched"]
 
 SECONDS: Final = 10
 WAITING: Final = 60
@@ -54,7 +54,7 @@ class Violation(AssertionError):
     """What a case did that it must not; begins with how to repeat it."""
 
 
-_Pictures: TypeAlias = tuple[list[Any], list[Any]]
+_Pictures: TypeAlias = tuple[list[Any], list[Any], int]  # canaries, the case, and the peak of memory
 
 
 class _TooLong(BaseException):
@@ -81,7 +81,7 @@ def run_case(seed: int, number: int, root: Path, some: int | None = None) -> str
     case = Case(world_of(root), world_of(root) / _SNAPSHOTS[kind], root / "canary", place / "scratch", dice)
     done = f"seed {seed}, case {number}: {kind}: {mutate(dice, case.snapshot, case.canary)}"
     chosen = sorted(dice.sample(range(len(WAYS)), len(WAYS) if some is None else some))
-    before = picture(case.canary), unleased(case)
+    before = look(case)
     for index in chosen:
         name, way = list(WAYS.items())[index]
         before = watched(name, way, case, done, before, changes=name == "dispose")
@@ -94,7 +94,6 @@ def watched(
     """`changes`: the command may change what it is given, by its nature."""
     _remove(case.scratch)
     case.scratch.mkdir()
-    peak = _peak()
     out, here = io.StringIO(), Path.cwd()
     os.chdir(case.scratch)
     try:
@@ -107,14 +106,14 @@ def watched(
     finally:
         os.chdir(here)
     noted(name, code)
-    said, after = out.getvalue(), (picture(case.canary), unleased(case))
+    said, after = out.getvalue(), look(case)
     problems = (
         (code not in (0, 1, 2), f"exit code {code}"),
         ("Traceback" in said, "a traceback is printed"),
         (_COMMANDS.search(said) is not None, "what it prints commands the terminal"),
         (after[0] != before[0], "a canary was touched"),
         (not changes and after[1] != before[1], "the snapshot, or what lies beside it, was changed"),
-        (_peak() - peak > MEMORY, "it takes too much memory"),
+        (after[2] - before[2] > MEMORY, "it takes too much memory"),
         (_strangers(case), "something was left beside the case"),
     )
     for wrong, what in problems:
@@ -123,7 +122,11 @@ def watched(
     return after
 
 
-def unleased(case: Case) -> list[Any]:
+def look(case: Case) -> _Pictures:
+    return picture(case.canary), _unleased(case), _peak()
+
+
+def _unleased(case: Case) -> list[Any]:
     """A lease comes into the job's directory and goes again, which its time tells; everything in it is looked at."""
     place = str(case.root / "home" / "jobs" / JOB)
     return [each for each in picture(case.root) if each[0] != place]

@@ -27,9 +27,9 @@ from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.config import CheckpointConfig
 from strobe.hosts.spark.snapshot.checkpoints import open_checkpoints
 from tests.hostile.answers import wrong_answer
-from tests.hostile.cases import Case, cli, told, unleased, watched
+from tests.hostile.cases import Case, cli, look, told, watched
 from tests.hostile.mutations import hostile, places, strange
-from tests.hostile.world import JOB, picture, world_of
+from tests.hostile.world import JOB, world_of
 
 __all__ = ["HOME_WAYS", "LIVE", "furnish", "held", "listening", "run_home_case"]
 
@@ -125,7 +125,7 @@ def run_home_case(seed: int, number: int, root: Path, some: int | None = None) -
         done = f"seed {seed}, home case {number}: {_spoil(dice, world / 'home', case.canary, port)}"
         ways = list(HOME_WAYS.items())
         chosen = sorted(dice.sample(range(len(ways)), len(ways) if some is None else some))
-        before = picture(case.canary), unleased(case)
+        before = look(case)
         for index in chosen:
             before = watched(*ways[index], case, done, before, changes=ways[index][0] in _CHANGE)
     return done
