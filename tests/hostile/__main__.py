@@ -21,7 +21,7 @@ from tests.hostile.world import build
 
 KINDS = {"snapshots": run_case, "homes": run_home_case, "frames": run_frame_case}
 _BLOCK = 50  # cases that a process takes at a time
-_TOLD = 1000  # cases between two lines
+_TOLD = 250  # cases between two lines
 _roots: list[Path] = []  # that of this process: paths in the snapshots lead there
 
 

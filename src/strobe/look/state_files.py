@@ -18,6 +18,7 @@ import io
 import itertools
 import re
 import zipfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ from strobe.model.paths import check_file_name
 from strobe.model.strict_json import parse
 from strobe.store.manifest import BlobRef
 
-__all__ = ["Chunk", "Entries", "StoreFiles", "changes_of", "read_entries", "stores_of"]
+__all__ = ["Chunk", "Entries", "StoreFiles", "changes_of", "overlaid", "read_entries", "stores_of"]
 
 _PATH: Final = re.compile(
     r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?(\d{1,18})(?:_[^/.]*)?\.(zip|changelog|snapshot|delta)"
@@ -215,21 +216,28 @@ def _overlaid(directory: Path, changes: Changes | StepByStep, families: Mapping[
                 yield _chunk([each for each in taken if each[0] not in replaced] if replaced else taken)
             yield from _left(changes)
         else:
-            yield from _chunked(_step_by_step(items, changes))
+            yield from _chunked(overlaid(items, changes))
     except DbClosedError as error:
         raise ValueError(f"RocksDB cannot read it: {str(error)[:200]}") from error
     finally:
         db.close()
 
 
-def _step_by_step(items: Iterator[tuple[bytes, bytes]], changes: StepByStep) -> Iterator[tuple[bytes, bytes]]:
+def overlaid(items: Iterator[tuple[bytes, bytes]], changes: StepByStep) -> Iterator[tuple[bytes, bytes]]:
+    """What changes make of the entries of a full copy."""
     pending, ranges = dict(changes.changed), changes.ranges
+    begins = [begin for begin, _ in ranges]
+
+    def is_gone(key: bytes) -> bool:
+        at = bisect_right(begins, key) - 1
+        return at >= 0 and key < ranges[at][1]
+
     for key, value in items:
         if key in pending:
             append, newer = pending.pop(key)
             if newer is not None:
                 yield key, value + newer if append else newer
-        elif not any(begin <= key < end for begin, end in ranges):
+        elif not is_gone(key):
             yield key, value
     for key, (_, newer) in pending.items():
         if newer is not None:
