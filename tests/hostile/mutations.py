@@ -249,6 +249,7 @@ def hostile(dice: random.Random, canary: Path, *, text: bool = False) -> Any:
         "..", "a//b", "a/./b", "/",
         "a\\..\\b", "a\0b", "\x1b[2J\x1b]0;x\x07", "\u202etxt.exe", "a\u200bb", "\ud800", "x" * 300, "y/" * 700 + "z",
         "CON", "größe", "-rf", "~", "$HOME", "`id`", "a\nb", "postings", "balances/0", "0", "nan",
+        "[/red]", "[bold]x", 'a"b', "a'; drop table x; --", "{0}", "%s%n", ":smile:", "a,b\"c", "=1+1",
     ]  # fmt: skip
     if text:
         return dice.choice(texts)
