@@ -20,8 +20,8 @@ from tests.hostile.homes import run_home_case
 from tests.hostile.world import build
 
 KINDS = {"snapshots": run_case, "homes": run_home_case, "frames": run_frame_case}
-_BLOCK = 50  # cases that a process takes at a time
-_TOLD = 250  # cases between two lines
+_BLOCK = 20  # cases that a process takes at a time
+_TOLD = 30.0  # seconds between two lines, at least
 _roots: list[Path] = []  # that of this process: paths in the snapshots lead there
 
 
@@ -49,6 +49,7 @@ def run() -> int:
         for first in range(options.first, end, _BLOCK)
     ]
     began, done, bad = time.monotonic(), 0, 0
+    told = began
     for block, violations in zip(blocks, _carry_out(blocks, options.jobs), strict=True):
         for number, violation in violations:
             bad += 1
@@ -56,8 +57,9 @@ def run() -> int:
             if not options.go_on:
                 return 1
         done += block.cases
-        if done % _TOLD < block.cases:
-            print(f"{done:,} cases, {bad} violations, {time.monotonic() - began:.0f} s", flush=True)
+        if time.monotonic() - told >= _TOLD:
+            told = time.monotonic()
+            print(f"{done:,} cases, {bad} violations, {told - began:.0f} s", flush=True)
     seconds = time.monotonic() - began
     print(f"{options.cases:,} {options.kind} of seed {options.seed}: {bad} violations, {seconds:.0f} s")
     return 1 if bad else 0
