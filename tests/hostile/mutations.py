@@ -23,6 +23,7 @@ __all__ = ["hostile", "mutate", "places", "strange"]
 
 Mutation = Callable[[random.Random, Path, Path], str]
 _HEX: Final = "0123456789abcdef"
+_ROW: Final = bytes(10) + b"\1" + bytes(6)  # as Spark encodes one with a number
 
 
 def mutate(dice: random.Random, snapshot: Path, canary: Path) -> str:
@@ -194,13 +195,13 @@ def _archive(dice: random.Random, snapshot: Path, canary: Path) -> str:
         lines = ("[Version]", "rocksdb_version=9.8.4", "options_file_version=1.1", "[DBOptions]", option,
                  '[CFOptions "default"]', '[TableOptions/BlockBasedTable "default"]', "")  # fmt: skip
         also = {"OPTIONS-999999": "\n".join(lines).encode()}
-        made = full_copy({b"k": b"v"}, also=also, columnFamilyMapping=families)
+        made = full_copy({_ROW: _ROW}, also=also, columnFamilyMapping=families)
     else:
         name = dice.choice([hostile(dice, canary, text=True), "rocksdict-config.json", "CURRENT", "LOCK"])
         stored = dice.choice(["x-000009.sst", name])
         listed = [{"localFileName": name, "dfsSstFileName": stored}]
         also = {name.replace("\0", "").encode(errors="replace").decode() or "x": b'{"raw_mode":false}'}
-        made = full_copy({b"k": b"v"}, also=also, sstFiles=listed, columnFamilyMapping=families)
+        made = full_copy({_ROW: _ROW}, also=also, sstFiles=listed, columnFamilyMapping=families)
     for path, data in made.items():
         assert isinstance(data, bytes)
         sha256 = hashlib.sha256(data).hexdigest()
