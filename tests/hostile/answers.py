@@ -77,7 +77,7 @@ VALID: Final[Mapping[tuple[str, str, str], dict[str, Any]]] = {
     ("spark", "POST", "/v1/release"): to_builtins(Release(_FIVE, "me@here", _AT, 1)),
     ("live", "GET", "/v1/status"): to_builtins(_REPORT),
     ("live", "POST", "/v1/snapshot"): {
-        "system": "bank", **to_builtins(_REPORT.snapshots[0]), "where": "/home/jobs/bank/snapshots/chk-000005",
+        "system": "bank", **to_builtins(_REPORT.snapshots[0]), "where": "/backup/jobs/bank/snapshots/chk-000005",
     },
     ("live", "POST", "/v1/restore"): {"system": "bank", "snapshot": 5, "incarnation": 2},
     ("live", "POST", "/v1/kill"): {"system": "bank", "node": "a", "pid": 4711},
