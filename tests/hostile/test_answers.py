@@ -95,6 +95,19 @@ def test_a_command_takes_what_a_driver_answers(asked: Asked, home: Path, capsys:
             assert code == 0, capsys.readouterr()
 
 
+@pytest.mark.parametrize("asked", COMMANDS, ids=named)
+def test_a_command_takes_an_answer_without_one_of_its_members_or_says_why_not(
+    asked: Asked, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older driver may not know a member that has been added since."""
+    for words in COMMANDS[asked]:
+        for missing in VALID[asked]:
+            less = {name: value for name, value in VALID[asked].items() if name != missing}
+            code, port = run(words, home, http(json.dumps(less).encode()))
+            told = "".join(capsys.readouterr())
+            assert code == 0 or f"What answers at port {port} is not" in told, (missing, told)
+
+
 def ask(asked: Asked, body: bytes, token: Path) -> dict[str, Any]:
     host, method, path = asked
     kind = answer_kind(method, path) if host == "spark" else ANSWERS[method, path]
