@@ -26,11 +26,12 @@ from strobe.hosts.spark.connectors.ownership import OWNER, Claim, why_not_mine
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.config import CheckpointConfig
 from strobe.hosts.spark.snapshot.checkpoints import open_checkpoints
-from tests.hostile.cases import Case, cli, told, unleased, watched
+from tests.hostile.answers import wrong_answer
+from tests.hostile.cases import Case, cli, look, told, watched
 from tests.hostile.mutations import hostile, places, strange
-from tests.hostile.world import JOB, picture, world_of
+from tests.hostile.world import JOB, world_of
 
-__all__ = ["HOME_WAYS", "run_home_case"]
+__all__ = ["HOME_WAYS", "LIVE", "furnish", "held", "listening", "run_home_case"]
 
 LIVE: Final = "bank"
 _DEEP: Final = b"[" * 100_000
@@ -83,6 +84,14 @@ _TEXTS: Final = {
     f"{LIVE}/token": "abc",
     f"{LIVE}/lock": "",
 }
+_NO_HTTP: Final = (
+    b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{",
+    b"HTTP/1.1 500 No\r\nContent-Length: 3\r\n\r\nno!", b"HTTP/1.1 404 \x1b[2J\r\nContent-Length: 2\r\n\r\n[]",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + _DEEP, b"HTTP/1.1 200 OK\r\n\r\n" + b"9" * 5000,
+    b'HTTP/1.1 409 x\r\n\r\n{"error":["\\u001b[2J"],"next":{"a":1},"untouched":7}', b"HTTP/9 x\r\n\r\n",
+    b"HTTP/1.1 302 x\r\nLocation: file:///etc/passwd\r\n\r\n", b"\0" * 99,
+    b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 500 + b"\r\n",
+)  # fmt: skip
 
 
 def furnish(home: Path) -> None:
@@ -112,11 +121,11 @@ def run_home_case(seed: int, number: int, root: Path, some: int | None = None) -
     shutil.copytree(root / "template", world, symlinks=True)
     furnish(world / "home")
     case = Case(world, world / "home", root / "canary", place / "scratch", dice)
-    with nonsense(dice) as port, _held(world / "home") if dice.random() < 0.7 else nullcontext():
+    with nonsense(dice, case.canary) as port, held(world / "home") if dice.random() < 0.7 else nullcontext():
         done = f"seed {seed}, home case {number}: {_spoil(dice, world / 'home', case.canary, port)}"
         ways = list(HOME_WAYS.items())
         chosen = sorted(dice.sample(range(len(ways)), len(ways) if some is None else some))
-        before = picture(case.canary), unleased(case)
+        before = look(case)
         for index in chosen:
             before = watched(*ways[index], case, done, before, changes=ways[index][0] in _CHANGE)
     return done
@@ -167,7 +176,7 @@ def _is_object(data: bytes) -> bool:
 
 
 @contextmanager
-def _held(home: Path) -> Iterator[None]:
+def held(home: Path) -> Iterator[None]:
     """As by drivers that are alive."""
     with ExitStack() as stack:
         for job in (JOB, LIVE):
@@ -177,16 +186,16 @@ def _held(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def nonsense(dice: random.Random) -> Iterator[int]:
-    """A port that answers every request with something else than a driver would."""
-    body = dice.choice(
-        [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{",
-         b"HTTP/1.1 500 No\r\nContent-Length: 3\r\n\r\nno!", b"HTTP/1.1 404 \x1b[2J\r\nContent-Length: 2\r\n\r\n[]",
-         b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + _DEEP, b"HTTP/1.1 200 OK\r\n\r\n" + b"9" * 5000,
-         b'HTTP/1.1 409 x\r\n\r\n{"error":["\\u001b[2J"],"next":{"a":1},"untouched":7}', b"HTTP/9 x\r\n\r\n",
-         b"HTTP/1.1 302 x\r\nLocation: file:///etc/passwd\r\n\r\n", b"\0" * 99,
-         b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 500 + b"\r\n"]
-    )  # fmt: skip
+def nonsense(dice: random.Random, canary: Path) -> Iterator[int]:
+    """A port that answers every request with something else than the driver would."""
+    body = dice.choice(_NO_HTTP) if dice.random() < 0.4 else wrong_answer(dice, canary)
+    with listening(body) as port:
+        yield port
+
+
+@contextmanager
+def listening(body: bytes) -> Iterator[int]:
+    """A port that answers every request with these bytes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -273,6 +282,10 @@ HOME_WAYS: Final[dict[str, Callable[[Case], int]]] = {
     "release": cli("release", JOB, "5"),
     "cancel": cli("cancel", JOB),
     "live snapshot": cli("live", "snapshot", LIVE),
+    "live restore": cli("live", "restore", LIVE, "3"),
+    "live kill": cli("live", "kill", "a", "--of", LIVE),
+    "live break": cli("live", "break", "node.x > 1", "--of", LIVE),
+    "stop": cli("stop", JOB),
     "live down": cli("live", "down", LIVE),
     "live memory": _live_memory,
     "claim": _claimed,
@@ -287,4 +300,8 @@ _CHANGE: Final = (
     "checkpoint",
     "dispose",
     "live snapshot",
+    "live restore",
+    "live kill",
+    "live break",
+    "stop",
 )

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from strobe.store.merkle import merkle_root
+from tests.hostile.world import full_copy
 
 __all__ = ["hostile", "mutate", "places", "strange"]
 
 Mutation = Callable[[random.Random, Path, Path], str]
 _HEX: Final = "0123456789abcdef"
+_ROW: Final = bytes(10) + b"\1" + bytes(6)  # as Spark encodes one with a number
 
 
 def mutate(dice: random.Random, snapshot: Path, canary: Path) -> str:
@@ -170,6 +172,47 @@ def _blob(dice: random.Random, snapshot: Path, canary: Path) -> str:
     return f"content of {name}, way {what}"
 
 
+class _Touch:
+    """Whoever unpickles it writes to a canary."""
+
+    def __init__(self, canary: Path) -> None:
+        self._path = canary / "key"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.write_text, (self._path, "owned")
+
+
+def _archive(dice: random.Random, snapshot: Path, canary: Path) -> str:
+    """The full copy of a state is one of its maker's choice."""
+    value = _load(snapshot)
+    files = value["nodes"]["balances"]["files"]
+    families = dice.choice([{}, {"default": 0}, {"default": 0, hostile(dice, canary, text=True): 1}])
+    what = dice.randrange(3)
+    if what == 0:
+        made = full_copy({b"k": _Touch(canary)}, raw=False, columnFamilyMapping=families)
+    elif what == 1:
+        option = dice.choice(["table_cache_numshardbits=30", "max_file_opening_threads=1000000", f"wal_dir={canary}"])
+        lines = ("[Version]", "rocksdb_version=9.8.4", "options_file_version=1.1", "[DBOptions]", option,
+                 '[CFOptions "default"]', '[TableOptions/BlockBasedTable "default"]', "")  # fmt: skip
+        also = {"OPTIONS-999999": "\n".join(lines).encode()}
+        made = full_copy({_ROW: _ROW}, also=also, columnFamilyMapping=families)
+    else:
+        name = dice.choice([hostile(dice, canary, text=True), "rocksdict-config.json", "CURRENT", "LOCK"])
+        stored = dice.choice(["x-000009.sst", name])
+        listed = [{"localFileName": name, "dfsSstFileName": stored}]
+        also = {name.replace("\0", "").encode(errors="replace").decode() or "x": b'{"raw_mode":false}'}
+        made = full_copy({_ROW: _ROW}, also=also, sstFiles=listed, columnFamilyMapping=families)
+    for path, data in made.items():
+        assert isinstance(data, bytes)
+        sha256 = hashlib.sha256(data).hexdigest()
+        files[path] = {"sha256": sha256, "size": len(data)}
+        place = _blobs(snapshot) / sha256[:2] / sha256
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(data)
+    _save(dice, snapshot, value)
+    return f"full copy of a state, way {what}, families {families!r:.60}"
+
+
 def _strange_file(dice: random.Random, snapshot: Path, canary: Path) -> str:
     """Something is in the tree that no snapshot has."""
     path = dice.choice(
@@ -234,7 +277,7 @@ def _log(dice: random.Random, snapshot: Path, canary: Path) -> str:
 
 
 _MUTATIONS: Final[list[tuple[Mutation, int]]] = [
-    (_change_value, 6), (_aimed, 5), (_raw, 2), (_blob, 3), (_strange_file, 4), (_log, 2),
+    (_change_value, 6), (_aimed, 5), (_raw, 2), (_blob, 3), (_archive, 1), (_strange_file, 4), (_log, 2),
 ]  # fmt: skip
 
 
@@ -249,6 +292,7 @@ def hostile(dice: random.Random, canary: Path, *, text: bool = False) -> Any:
         "..", "a//b", "a/./b", "/",
         "a\\..\\b", "a\0b", "\x1b[2J\x1b]0;x\x07", "\u202etxt.exe", "a\u200bb", "\ud800", "x" * 300, "y/" * 700 + "z",
         "CON", "größe", "-rf", "~", "$HOME", "`id`", "a\nb", "postings", "balances/0", "0", "nan",
+        "[/red]", "[bold]x", 'a"b', "a'; drop table x; --", "{0}", "%s%n", ":smile:", "a,b\"c", "=1+1",
     ]  # fmt: skip
     if text:
         return dice.choice(texts)

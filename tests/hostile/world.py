@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -146,9 +147,38 @@ def _readable_state() -> dict[str, Data]:
     return {
         "state/1/_metadata/metadata": b"v1\n" + json.dumps({**operator, **stores}).encode(),
         "state/1/0/_metadata/schema": schema,
-        "state/1/0/1.changelog": changes(1, 2),
+        **full_copy({b"\0" + struct.pack("<Qq", 0, n): b"\0" + struct.pack("<Qq", 0, n) for n in (1, 2)}),
         "state/1/0/2.changelog": changes(2, 3),
     }
+
+
+def full_copy(
+    entries: Mapping[bytes, Any], *, raw: bool = True, also: Mapping[str, bytes] | None = None, **metadata: Any
+) -> dict[str, Data]:
+    """Version 1 of that operator's store as RocksDB keeps it: small files in an archive, and the large ones beside it.
+    Not `raw`: as the library that reads it here would write it by itself, which is with pickles."""
+    from rocksdict import Options, Rdict
+
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        db = Rdict(str(directory / "db"), options=Options(raw_mode=raw))
+        for key, value in entries.items():
+            db[key] = value
+        db.flush(True)
+        db.close()
+        found = {file.name: file.read_bytes() for file in (directory / "db").iterdir()}
+    tables = {name: data for name, data in found.items() if name.endswith(".sst")}
+    listed = [{"localFileName": name, "dfsSstFileName": f"x-{name}"} for name in tables]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        small = {n: d for n, d in found.items() if n.startswith(("CURRENT", "MANIFEST", "OPTIONS"))}
+        if not raw:
+            small["rocksdict-config.json"] = found["rocksdict-config.json"]
+        for name, data in {**small, **(also or {})}.items():
+            packed.writestr(name, data)
+        packed.writestr("metadata", "v1\n" + json.dumps({"sstFiles": listed, **metadata}))
+    stored: dict[str, Data] = {f"state/1/0/SSTs/x-{name}": data for name, data in tables.items()}
+    return {**stored, "state/1/0/1.zip": archive.getvalue()}
 
 
 def _channel(path: Path, producer: NodeId, commits: int) -> Path:

@@ -7,6 +7,7 @@ import struct
 
 import lz4.block
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from strobe.look.gather import Rows, pieces
 from strobe.look.key_hashes import hashes_of, last_of_each, rows_with
 from strobe.look.records import record_starts
 from strobe.look.state_changes import Changes, StepByStep, last_changes
+from strobe.look.state_files import overlaid
+from tests.hostile.cases import alarm
 
 PUT, DELETE, MERGE, RANGE = 1, 0x10, 0x11, 0x20
 Record = tuple[int, bytes, bytes | None]
@@ -149,6 +152,59 @@ def test_changes_that_append_and_remove_ranges_are_taken_in_their_order() -> Non
     assert found.ranges == [(b"b", b"c")]
 
 
+def over(base: dict[bytes, bytes], changes: Changes | StepByStep) -> dict[bytes, bytes]:
+    """What the changes make of a full copy."""
+    assert isinstance(changes, StepByStep)
+    return dict(overlaid(iter(sorted(base.items())), changes))
+
+
+def one_by_one(base: dict[bytes, bytes], changes: list[Record]) -> dict[bytes, bytes]:
+    found = dict(base)
+    for kind, key, value in changes:
+        if kind == RANGE:
+            found = {k: v for k, v in found.items() if not key <= k < (value or b"")}
+        elif value is None:
+            found.pop(key, None)
+        else:
+            found[key] = found.get(key, b"") + value if kind == MERGE else value
+    return found
+
+
+def test_what_a_range_removed_from_the_copy_is_not_appended_to() -> None:
+    changes: list[Record] = [(RANGE, b"a", b"m"), (MERGE, b"k", b"new")]
+    assert over({b"k": b"old", b"z": b"kept"}, left([changes])) == {b"k": b"new", b"z": b"kept"}
+
+
+_KEYS = st.binary(min_size=1, max_size=2).map(lambda data: bytes(b % 4 for b in data))
+_RECORDS = st.one_of(
+    st.tuples(st.sampled_from([PUT, MERGE]), _KEYS, st.binary(max_size=3)),
+    st.tuples(st.just(DELETE), _KEYS, st.none()),
+    st.tuples(st.just(RANGE), _KEYS, _KEYS),
+)
+
+
+@given(st.dictionaries(_KEYS, st.binary(max_size=3)), st.lists(st.lists(_RECORDS, max_size=12), min_size=1, max_size=3))
+def test_changes_of_all_kinds_are_what_doing_them_one_by_one_gives(
+    base: dict[bytes, bytes], files: list[list[Record]]
+) -> None:
+    changes: list[Record] = [*(each for file in files for each in file), (MERGE, b"x", b"y")]
+    assert over(base, left([*files, changes[-1:]])) == one_by_one(base, changes)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [[(PUT, b"%8d" % n, b"") for n in range(30_000)], [(RANGE, b"%8d" % n, b"9") for n in range(30_000)]],
+        [[(MERGE, b"k", bytes(1000))] * 25_000] * 2,
+    ],
+    ids=["ranges", "appends"],
+)
+def test_no_changes_take_more_time_than_their_number_explains(files: list[list[Record]]) -> None:
+    """They may come from somebody who wants to see how long a command can take."""
+    with alarm():
+        over({b"%8d" % n: b"" for n in range(30_000)}, left(files))
+
+
 @pytest.mark.parametrize("agree", [False, True])
 def test_keys_are_told_apart_also_where_their_hashes_agree(agree: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if agree:
@@ -178,3 +234,14 @@ def test_runs_of_bytes_are_laid_together(parts: list[bytes], source: random.Rand
         assert content.to_pybytes()[: offsets[-1]] == b"".join(parts[place] for place in order)
         assert offsets.tolist() == [sum(len(parts[p]) for p in order[:n]) for n in range(len(order) + 1)]
         order = source.sample(order, len(order) // 2)
+
+
+def test_a_few_bytes_do_not_become_all_of_the_memory() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        for _ in range(300):
+            stream.write(bytes(1 << 20))
+    bomb = sink.getvalue().to_pybytes()
+    assert len(bomb) < 1 << 20
+    with pytest.raises(ValueError, match="too large"):
+        last_changes(("1.changelog",), lambda _: bomb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from decimal import Decimal
 from typing import Any
@@ -19,7 +20,6 @@ from strobe.look.unsafe_rows import decode_rows
 
 
 def fields(*pairs: tuple[str, Any]) -> tuple[Field, ...]:
-    import json
 
     columns = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in pairs]
     return schema_from(json.dumps({"type": "struct", "fields": columns}))
@@ -137,3 +137,11 @@ def test_a_sum_of_nothing_is_no_number() -> None:
         {"account": 2, "balance": None},
         {"account": 3, "balance": None},
     ]
+
+
+def test_a_schema_with_more_columns_than_any_table_has_is_refused() -> None:
+    """It may come with a log that somebody else wrote, and each column takes time to show."""
+    columns = [{"name": f"c{i}", "type": "long", "nullable": True, "metadata": {}} for i in range(20_001)]
+    assert len(schema_from(json.dumps({"type": "struct", "fields": columns[:-1]}))) == 20_000
+    with pytest.raises(Unsupported, match="20,001 columns"):
+        schema_from(json.dumps({"type": "struct", "fields": columns}))

@@ -27,6 +27,7 @@ from strobe.model.ids import NodeId, Timeline
 from strobe.store.fencing import current_layout
 from strobe.store.layout import JobLayout
 from strobe.store.s3 import S3Store
+from tests.support import waiting
 from tests.support.documents import ROOT
 from tests.support.processes import family
 from tests.support.spark.images import send, stop_all
@@ -34,7 +35,7 @@ from tests.zombies.plays import PLAYS, Play
 
 __all__ = ["differences", "everything", "haunt"]
 
-PATIENCE: Final = 300.0  # seconds for each step; only a test that fails waits for so long
+PATIENCE = waiting.PATIENCE  # seconds for each step; only a test that fails waits for so long
 AT_ONCE: Final = 3  # jobs that are finished side by side
 LONG_AGO: Final = 1_000_000_000  # no lease lasts so long
 

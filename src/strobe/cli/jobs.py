@@ -55,7 +55,7 @@ def checkpoints_command(job: str, everything: bool, session: Session) -> None:
     kept = [_kept(session, store, s) for s in store.list()]
     recent: list[dict[str, Any]] = []
     if is_held(session.home, job):
-        recent = call_job(session.home, job, "GET", "/v1/status")["checkpoints"]
+        recent = call_job(session.home, job, "GET", "/v1/status").get("checkpoints", [])
     if session.json:
         past = {"history": [to_builtins(p) for p in _history(session, job)]} if everything else {}
         session.answer({"job": job, "retained": kept, "recent": recent, **past})
@@ -95,11 +95,12 @@ def checkpoint_command(job: str, session: Session) -> None:
     if session.json:
         session.answer(done)
         return
+    taken = progress_from_json(done)
     session.say(
-        f"checkpoint {done['snapshot']} of {job} is complete: {human_ms(done['duration_ms'])}, "
-        f"new {human_bytes(done['bytes_new'])} of {human_bytes(done['bytes_total'])}"
+        f"checkpoint {taken.snapshot} of {job} is complete: {human_ms(taken.duration_ms)}, "
+        f"new {human_bytes(taken.bytes_new)} of {human_bytes(taken.bytes_total)}"
     )
-    session.say(f"next: strobe inspect {job}/{done['snapshot']}   strobe verify {job}/{done['snapshot']}")
+    session.say(f"next: strobe inspect {job}/{taken.snapshot}   strobe verify {job}/{taken.snapshot}")
 
 
 @click.command(

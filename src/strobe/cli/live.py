@@ -103,7 +103,7 @@ def snapshot_command(name: str | None, directory: str | None, initiators: tuple[
         session.answer(taken)
         return
     figures = ""
-    if "took_ms" in taken:
+    if {"took_ms", "bytes_total", "messages_in_flight"} <= taken.keys():
         figures = (
             f" in {taken['took_ms']:.0f} ms: {human_size(taken['bytes_total'])}, "
             f"{counted(taken['messages_in_flight'], 'message')} in flight"

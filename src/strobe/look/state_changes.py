@@ -8,6 +8,7 @@ remove a range of keys, are read one by one. Spark's own store is runs of the sa
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,8 @@ from strobe.look.types import Unsupported
 __all__ = ["Changes", "Read", "StepByStep", "last_changes"]
 
 _LARGEST: Final = 4 << 30  # of one file, decompressed
+_ALWAYS: Final = 256 << 20  # however small it is compressed
+_RATIO: Final = 300  # to its compressed size, above that; LZ4 cannot do better
 _LARGEST_BLOCK: Final = 1 << 25
 _FRAME: Final = struct.Struct("<8sBiii")
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
@@ -44,7 +47,8 @@ class Changes:
 @dataclass(frozen=True)
 class StepByStep:
     """Each key that was touched: whether its value is appended to what was there before, and the value, or None if it
-    is gone. Whatever was there in one of the ranges, from its first key up to its end, is gone, too."""
+    is gone. Whatever was there in one of the ranges, from its first key up to its end, is gone, too. The ranges are in
+    order, and none overlaps another."""
 
     changed: dict[bytes, tuple[bool, bytes | None]]
     ranges: list[tuple[bytes, bytes]]
@@ -118,29 +122,72 @@ def _joined(files: list[_Found], data: Bytes) -> _Found:
 
 
 def _step_by_step(keys: Rows, values: Rows, gone: Flags, kinds: np.ndarray[Any, np.dtype[np.uint8]]) -> StepByStep:
-    changed: dict[bytes, tuple[bool, bytes | None]] = {}
-    ranges: list[tuple[bytes, bytes]] = []
-    for kind, key, value, removed in zip(kinds.tolist(), keys.to_list(), values.to_list(), gone.tolist(), strict=True):
-        if removed:
-            changed[key] = (False, None)
-        elif kind == _MERGE:
-            append, before = changed.get(key, (True, b""))
-            changed[key] = (append, value) if before is None else (append, before + value)
-        elif kind == _RANGE:
-            ranges.append((key, value))
-            for each in [k for k in changed if key <= k < value]:
-                changed[each] = (False, None)
+    """As if each change were made after the one before, in a time that their number explains."""
+    records = list(zip(kinds.tolist(), keys.to_list(), values.to_list(), gone.tolist(), strict=True))
+    touched: dict[bytes, list[int]] = {}
+    ranges: list[tuple[int, bytes, bytes]] = []
+    for number, (kind, key, value, removed) in enumerate(records):
+        if kind == _RANGE and not removed:
+            ranges.append((number, key, value))
         else:
-            changed[key] = (False, value)
-    return StepByStep(changed, ranges)
+            touched.setdefault(key, []).append(number)
+    wiped = _last_ranges(sorted(touched), ranges)
+    changed: dict[bytes, tuple[bool, bytes | None]] = {}
+    for key, numbers in touched.items():
+        last = wiped.get(key, -1)
+        append = last < 0
+        parts: list[bytes] | None = [] if append else None
+        for kind, _, value, removed in (records[n] for n in numbers if n > last):
+            if removed:
+                append, parts = False, None
+            elif kind == _MERGE and parts is not None:
+                parts.append(value)
+            else:
+                append, parts = append and kind == _MERGE, [value]
+        changed[key] = (append, None if parts is None else b"".join(parts))
+    return StepByStep(changed, _disjoint((begin, end) for _, begin, end in ranges))
+
+
+def _last_ranges(keys: list[bytes], ranges: list[tuple[int, bytes, bytes]]) -> dict[bytes, int]:
+    """The number of the last range that each of the sorted keys lies in, where there is one. The last range goes first;
+    a key that has one is passed over from then on."""
+    following = list(range(len(keys) + 1))  # the next key that has none, or a key before that
+
+    def next_without(at: int) -> int:
+        while following[at] != at:
+            following[at] = following[following[at]]
+            at = following[at]
+        return at
+
+    found: dict[bytes, int] = {}
+    for number, begin, end in reversed(ranges):
+        stop = bisect_left(keys, end)
+        at = next_without(bisect_left(keys, begin))
+        while at < stop:
+            found[keys[at]] = number
+            following[at] = at + 1
+            at = next_without(at + 1)
+    return found
+
+
+def _disjoint(ranges: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The same, in order, without those that hold nothing; what overlaps is one."""
+    found: list[tuple[bytes, bytes]] = []
+    for begin, end in sorted(each for each in ranges if each[0] < each[1]):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
 
 
 def _decompressed(data: bytes) -> list[bytes]:
     """The bytes, in pieces."""
+    most = min(_LARGEST, max(_ALWAYS, _RATIO * len(data)))
     if data[:4] == _ZSTD:
         with pa.CompressedInputStream(pa.py_buffer(data), "zstd") as stream:
-            out = bytes(stream.read(_LARGEST + 1))
-        if len(out) > _LARGEST:
+            out = bytes(stream.read(most + 1))
+        if len(out) > most:
             raise ValueError("it is too large")
         return [out]
     if data[:8] != b"LZ4Block":
@@ -159,7 +206,7 @@ def _decompressed(data: bytes) -> list[bytes]:
             break
         block: bytes | memoryview = content[at : at + packed]
         total += size
-        if total > _LARGEST:
+        if total > most:
             raise ValueError("it is too large")
         method = token & 0xF0
         if method == 0x20:

@@ -8,7 +8,8 @@ version N is its newest full copy at or below N, and the changes of each version
 - Spark's own: `v.snapshot` and `v.delta`, both runs of entries.
 
 `state_changes` reads the changes. All of this is data from outside: names are plain, lengths are held against what is
-there, and what is decompressed is bounded.
+there, and what is decompressed is bounded. RocksDB gets the files that are its own and nothing else: the library that
+opens it would unpickle values if a file beside them said so, and options can make RocksDB take all memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import io
 import itertools
 import re
 import zipfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +33,21 @@ from strobe.model.paths import check_file_name
 from strobe.model.strict_json import parse
 from strobe.store.manifest import BlobRef
 
-__all__ = ["Chunk", "Entries", "StoreFiles", "changes_of", "read_entries", "stores_of"]
+__all__ = ["Chunk", "Entries", "StoreFiles", "changes_of", "overlaid", "read_entries", "stores_of"]
 
 _PATH: Final = re.compile(
     r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?(\d{1,18})(?:_[^/.]*)?\.(zip|changelog|snapshot|delta)"
 )
 _SST: Final = re.compile(r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?SSTs/([^/]+)")
+_ROCKSDB_FILE: Final = re.compile(r"CURRENT|IDENTITY|MANIFEST-\d{1,20}|OPTIONS-\d{1,20}")
+_ROCKSDB_TABLE: Final = re.compile(r"\d{1,20}\.sst")
+# All that reading needs of the options: which of RocksDB's own operators puts lists together.
+_SECTION: Final = re.compile(r'\[(?:Version|DBOptions|(?:CFOptions|TableOptions/BlockBasedTable) "default")\]')
+_OPTION: Final = re.compile(
+    r"(?:rocksdb_version|options_file_version)=[\d.]{1,20}"
+    r"|merge_operator=\{?(?:id=)?\w{1,60}(?:;delimiter=[^{}]{0,20})?;?\}?"
+)
+_RAW: Final = '{"raw_mode":true,"prefix_extractors":{}}'  # what rocksdict asks its own file
 _FULL: Final = ("zip", "snapshot")
 _CHUNK: Final = 1 << 17  # entries, as Python's objects
 _MANY: Final = 1 << 19  # entries, as places in a buffer
@@ -149,8 +160,8 @@ def _lay_together(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], 
                 raise ValueError(f"its file {name} is too large")
             if name == "metadata":
                 metadata = content
-            else:
-                (scratch / name).write_bytes(content)
+            elif _ROCKSDB_FILE.fullmatch(name):
+                (scratch / name).write_bytes(_needed(content) if name.startswith("OPTIONS") else content)
     if metadata is None:
         raise ValueError("it has no metadata")
     head, _, body = metadata.partition(b"\n")
@@ -161,6 +172,8 @@ def _lay_together(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], 
         raise Unsupported("state with logs of RocksDB")
     for file in value.get("sstFiles") or ():
         local, stored = (check_file_name(file[name], name) for name in ("localFileName", "dfsSstFileName"))
+        if not _ROCKSDB_TABLE.fullmatch(local):
+            raise ValueError(f"its file {local} is no table of RocksDB")
         if stored not in store.ssts:
             raise ValueError(f"its file {stored} is missing")
         lay_out(store.ssts[stored], scratch / local)
@@ -168,6 +181,18 @@ def _lay_together(store: StoreFiles, read: Read, lay_out: Callable[[str, Path], 
     if not all(number.__class__ is int and 0 <= number < 1 << 15 for number in families.values()):
         raise ValueError("its column families have no numbers")
     return dict(families)
+
+
+def _needed(options: bytes) -> bytes:
+    """What is needed of an options file."""
+    kept, inside = [], False
+    for line in options.decode(errors="replace").splitlines():
+        text = line.strip()
+        if text.startswith("["):
+            inside = _SECTION.fullmatch(text) is not None
+        if inside and (text.startswith("[") or _OPTION.fullmatch(text)):
+            kept.append(text)
+    return "\n".join((*kept, "")).encode()
 
 
 def _overlaid(directory: Path, changes: Changes | StepByStep, families: Mapping[str, int]) -> Iterator[Chunk]:
@@ -178,6 +203,7 @@ def _overlaid(directory: Path, changes: Changes | StepByStep, families: Mapping[
         options = Options(raw_mode=True)
         if families:
             # Lists are appended to by RocksDB itself, with an operator that only the stored options name.
+            (directory / "rocksdict-config.json").write_text(_RAW)
             options, _ = Options.load_latest(str(directory))
         db = Rdict(str(directory), options=options, access_type=AccessType.read_only())
     except Exception as error:
@@ -190,21 +216,28 @@ def _overlaid(directory: Path, changes: Changes | StepByStep, families: Mapping[
                 yield _chunk([each for each in taken if each[0] not in replaced] if replaced else taken)
             yield from _left(changes)
         else:
-            yield from _chunked(_step_by_step(items, changes))
+            yield from _chunked(overlaid(items, changes))
     except DbClosedError as error:
         raise ValueError(f"RocksDB cannot read it: {str(error)[:200]}") from error
     finally:
         db.close()
 
 
-def _step_by_step(items: Iterator[tuple[bytes, bytes]], changes: StepByStep) -> Iterator[tuple[bytes, bytes]]:
+def overlaid(items: Iterator[tuple[bytes, bytes]], changes: StepByStep) -> Iterator[tuple[bytes, bytes]]:
+    """What changes make of the entries of a full copy."""
     pending, ranges = dict(changes.changed), changes.ranges
+    begins = [begin for begin, _ in ranges]
+
+    def is_gone(key: bytes) -> bool:
+        at = bisect_right(begins, key) - 1
+        return at >= 0 and key < ranges[at][1]
+
     for key, value in items:
         if key in pending:
             append, newer = pending.pop(key)
             if newer is not None:
                 yield key, value + newer if append else newer
-        elif not any(begin <= key < end for begin, end in ranges):
+        elif not is_gone(key):
             yield key, value
     for key, (_, newer) in pending.items():
         if newer is not None:

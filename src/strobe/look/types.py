@@ -17,6 +17,7 @@ from strobe.model.strict_json import parse
 __all__ = ["Field", "SparkType", "Unsupported", "schema_from", "struct_of"]
 
 _DEEPEST: Final = 64
+_MOST_COLUMNS: Final = 20_000  # no table has as many, and showing more takes longer than anybody waits
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}),\s*(-?\d{1,2})\)")
 _TEXT: Final = re.compile(r"(?:string|(?:var)?char\(\d+\))(?: collate \S+)?")
 _INTERVAL: Final = re.compile(r"interval (\w+)(?: to (\w+))?")
@@ -68,7 +69,10 @@ _SIMPLE: Final[Mapping[str, SparkType]] = {
 def schema_from(text: str | bytes) -> tuple[Field, ...]:
     """The columns of a schema as Spark writes it. ValueError if it is none, Unsupported if a type is not known."""
     value = parse(text.encode() if isinstance(text, str) else text)
-    return struct_of(value).fields
+    fields = struct_of(value).fields
+    if len(fields) > _MOST_COLUMNS:
+        raise Unsupported(f"a schema with {len(fields):,} columns")
+    return fields
 
 
 def struct_of(value: object, depth: int = 0) -> SparkType:

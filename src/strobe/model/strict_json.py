@@ -26,8 +26,9 @@ class NotJson(ValueError):
     """What is wrong, as half a sentence."""
 
 
-def parse(data: bytes) -> Json:
-    """The value. Every number and every text in it can be written again."""
+def parse(data: bytes, *, halves: bool = False) -> Json:
+    """The value. Every number and every text in it can be written again. With `halves` a text may have half of a
+    surrogate pair, as names of files and messages of errors do."""
     if not data:
         raise NotJson("the file is empty")
     try:
@@ -39,7 +40,7 @@ def parse(data: bytes) -> Json:
         raise NotJson(f"byte {len(error.doc[: error.pos].encode())} is not JSON ({error.msg})") from None
     except RecursionError:
         raise NotJson("it is nested too deeply") from None
-    if _ESCAPED_SURROGATE.search(data):
+    if not halves and _ESCAPED_SURROGATE.search(data):
         _check_texts(value)
     return value
 

@@ -3,6 +3,9 @@
 Each start writes a new token. Requests and answers are JSON objects; errors are {"error", "untouched",
 "next"} with a 4xx or 5xx status. What takes long is answered when it is done, however long that is. Whoever hangs up no
 longer wants an answer. A request must have come within seconds; see `strobe.hosts.shared.strangers`.
+
+When a driver is gone its port may belong to anybody. So an answer counts only if it has the shape that the operation's
+answers have. `request` checks that, for everybody who asks.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.strangers import Opening, Strangers, end_connection, is_shortage
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.redaction import redact
-from strobe.store.small_files import read_small
+from strobe.model.strict_json import NotJson, check_value, parse
+from strobe.store.small_files import as_kind, read_small
 
 __all__ = ["Answer", "LoopbackServer", "error_answer", "request"]
 
@@ -37,7 +41,8 @@ _LARGEST_BODY: Final = 1 << 16
 _LARGEST_REQUEST: Final = _LARGEST_BODY + (1 << 14)  # with its headers
 _LARGEST_ANSWER: Final = 256 << 20
 _REQUEST_SECONDS: Final = 10.0
-_NO_ANSWER: Final = (OSError, ValueError, RecursionError, http.client.HTTPException)
+_NO_ANSWER: Final = (ValueError, http.client.HTTPException)
+_LARGEST_NUMBER: Final = 10**300  # a float can hold it, so it can be shown
 _POLL: Final = 0.05  # seconds; how long a stop waits for the server's thread to look
 
 # Status and value; None if whoever asked has hung up.
@@ -189,9 +194,11 @@ def request(
     *,
     who: str,
     gone: str,
+    kind: Any = dict[str, Any],
     timeout: float | None = 10.0,
 ) -> dict[str, Any]:
-    """Ask `who` listens at this port, as "job 'ledger'". `gone`: what to do if nobody answers."""
+    """Ask `who` listens at this port, as "job 'ledger'". `gone`: what to do if nobody answers, or somebody else does.
+    `kind`: the type of the answer; what comes back is the whole object, with fields that this type does not have."""
     try:
         token = read_small(token_file, _LARGEST_BODY).decode(errors="replace").strip()
     except OSError as error:
@@ -206,15 +213,24 @@ def request(
         # Never through a proxy, whatever the environment says, nor to where an answer points: the token is for this
         # machine alone.
         with urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay).open(asked, timeout=timeout) as answer:
-            return _object(answer)
+            value = _object(answer)
+            as_kind(value, kind)
+            return value
     except urllib.error.HTTPError as error:
-        said = _object_if_any(error)
-        kind = Misuse if error.code in (400, 404, 409) else Failed
-        raise kind(
-            said.get("error") or str(error), untouched=said.get("untouched", ""), next=said.get("next", "")
-        ) from error
-    except _NO_ANSWER as error:  # somebody else may listen there by now, and speak of other things
+        said = _refusal(error)
+        if said is None:
+            raise _stranger(port, who, gone, str(error)) from error
+        raise (Misuse if error.code in (400, 404, 409) else Failed)(**said) from error
+    except OSError as error:
         raise Failed(f"{who[0].upper()}{who[1:]} does not answer: {error}.", next=gone) from error
+    except _NO_ANSWER as error:
+        raise _stranger(port, who, gone, str(error) or type(error).__name__) from error
+
+
+def _stranger(port: int, who: str, gone: str, why: str) -> Failed:
+    return Failed(
+        f"What answers at port {port} is not {who}, or is of another version of Strobe: {why.rstrip('.')}.", next=gone
+    )
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -226,13 +242,32 @@ def _object(answer: IO[bytes]) -> dict[str, Any]:
     data = answer.read(_LARGEST_ANSWER + 1)
     if len(data) > _LARGEST_ANSWER:
         raise ValueError(f"the answer has more than {_LARGEST_ANSWER} bytes")
-    value = json.loads(data)
-    return value if isinstance(value, dict) else {}
+    if not data:
+        raise NotJson("the answer is empty")
+    value = parse(data, halves=True)
+    if not isinstance(value, dict):
+        raise NotJson("the answer is not a JSON object")
+    _check_numbers(check_value(value, "the answer"))
+    return value
 
 
-def _object_if_any(error: urllib.error.HTTPError) -> dict[str, str]:
+def _check_numbers(value: Any) -> None:
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, dict | list):
+            todo += each.values() if isinstance(each, dict) else each
+        elif isinstance(each, int) and abs(each) > _LARGEST_NUMBER:
+            raise NotJson("a number in it is too large")
+
+
+def _refusal(error: urllib.error.HTTPError) -> dict[str, str] | None:
     """What an error says in words, if it is one of ours."""
     try:
-        return {name: text for name, text in _object(error).items() if isinstance(text, str)}
-    except _NO_ANSWER:
-        return {}
+        said = _object(error)
+    except (OSError, *_NO_ANSWER):
+        return None
+    texts = {name: said.get(name, "") for name in ("error", "untouched", "next")}
+    if not texts["error"] or not all(isinstance(text, str) for text in texts.values()):
+        return None
+    return {"what": texts["error"], "untouched": texts["untouched"], "next": texts["next"]}

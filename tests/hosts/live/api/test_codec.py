@@ -94,6 +94,25 @@ def test_an_item_that_is_no_pair_of_name_and_body_is_the_peers_fault(item: bytes
         decode_message(item)
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"",
+        b"\x05",
+        b"\xa2ab",
+        b"\x91\xa1a",
+        b"\x92\x01\x02",
+        b"\x92\x90\x02",
+        b"\x82\x00\x01\x01\x02",
+        b"\x92\xc4\x01a\x02",
+    ],
+)
+def test_an_item_that_is_no_message_cannot_be_shown(item: bytes) -> None:
+    """It may come from a snapshot that somebody else has written."""
+    with pytest.raises(PeerFault):
+        item_to_json(item)
+
+
 def test_a_class_that_is_registered_late_is_known_from_then_on() -> None:
     late = b"\x92\xacArrivesLater\x81\xa1x\x05"
     with pytest.raises(PeerFault, match="'ArrivesLater'"):

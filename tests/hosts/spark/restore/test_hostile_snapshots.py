@@ -286,6 +286,42 @@ def archive(names: dict[str, str] | None = None, entries: tuple[str, ...] = (), 
     return out.getvalue()
 
 
+def first_entry(data: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        return data[: made.infolist()[1].header_offset]
+
+
+def with_an_entry_that_is_not_listed(data: bytes, hidden: bytes) -> bytes:
+    """Behind the others, where whoever reads from the beginning finds it last."""
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        at = made.start_dir
+    assert at is not None
+    return data[:at] + hidden + data[at:-6] + (at + len(hidden)).to_bytes(4, "little") + data[-2:]
+
+
+class _Streamed(io.RawIOBase):
+    """As Java writes an archive: sizes come after the entries."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.data += bytes(data)
+        return len(bytes(data))
+
+
+def streamed_archive() -> bytes:
+    out = _Streamed()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("metadata", b'v1\n{"sstFiles":[],"numKeys":1}')
+        made.writestr("MANIFEST-000004", bytes(range(256)) * 999)
+        made.writestr("CURRENT", b"")
+    return out.data
+
+
 def tws_metadata(path: str) -> bytes:
     stores = [{"storeName": "default", "stateSchemaFilePaths": [path]}]
     return b"v2\n" + json.dumps({"operatorInfo": {"operatorId": 0}, "stateStoreInfo": stores}).encode()
@@ -310,6 +346,7 @@ def laid_out(place: Path, files: dict[str, bytes]) -> Path:
 
 def test_a_checkpoint_of_sparks_own_passes(tmp_path: Path) -> None:
     check_laid_out(laid_out(tmp_path, HARMLESS), BALANCES)
+    check_laid_out(laid_out(tmp_path, {"state/0/0/1.zip": streamed_archive()}), BALANCES)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +361,14 @@ def test_a_checkpoint_of_sparks_own_passes(tmp_path: Path) -> None:
         ("state/0/0/1.zip", archive(metadata=b"v1\n" + b" " * (65 << 20))),
         ("state/0/0/1.zip", archive(metadata=b"v1\n[]")),
         ("state/0/0/1.zip", b"not an archive"),
+        ("state/0/0/1.zip", with_an_entry_that_is_not_listed(
+            archive(), first_entry(archive({"localFileName": f"{UP}key"})))),
+        ("state/0/0/1.zip", with_an_entry_that_is_not_listed(
+            streamed_archive(), first_entry(archive({"localFileName": f"{UP}key"})))),
+        ("state/0/0/1.zip", with_an_entry_that_is_not_listed(archive(), b"PK\3\4")),
+        ("state/0/0/1.zip", first_entry(archive({"localFileName": f"{UP}key"})) + archive()),
+        ("state/0/0/1.zip", b"#!/bin/sh\n" + archive()),
+        ("state/0/0/1.zip", archive(entries=("CURRENT",))),
         *[("state/0/_metadata/v2/0", tws_metadata(path)) for path in (
             "file:/etc/key", "/etc/key", "s3://bucket/state/0/_stateSchema/x", "hdfs://h/x",
             f"file:/x/state/0/_stateSchema/{UP}etc/key")],

@@ -209,13 +209,16 @@ def count_of(item: bytes) -> tuple[SnapshotId, int] | None:
 
 
 def item_to_json(item: bytes) -> Json:
-    """A message as a journal shows it; needs no registered class. `message_from_json` gives it back.
+    """A message as a journal shows it, or PeerFault; needs no registered class. `message_from_json` gives it back.
 
     A plain value that JSON does not have (bytes, keys that are no text), or that would look like a message, goes with
     its bytes: nothing is lost.
     """
-    name, body = decode_plain(item)[:2]
-    value = to_json(body)
+    match decode_plain(item):
+        case [str(name), body, *_]:
+            value = to_json(body)
+        case _:
+            raise _no_message(item)
     if not name:
         if _is_json(body) and not (isinstance(body, dict) and "type" in body):
             return value
@@ -259,11 +262,15 @@ def _unknown(item: bytes) -> PeerFault:
     try:
         name = decode_plain(item)[0]
     except (PeerFault, TypeError, LookupError):
-        return PeerFault(f"{len(item)} bytes that are no message came: they begin with {item[:8].hex()}.")
+        return _no_message(item)
     return PeerFault(
         f"A message {name!r} came, which this process does not know.",
         next="Mark its class with @message, in a module that sender and receiver import.",
     )
+
+
+def _no_message(item: bytes) -> PeerFault:
+    return PeerFault(f"{len(item)} bytes that are no message came: they begin with {item[:8].hex()}.")
 
 
 # ── states and other plain values ───────────────────────────────────────────────────────────────────────────────────

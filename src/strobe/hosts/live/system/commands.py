@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from strobe.hosts.live.system.answers import ANSWERS
 from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
 from strobe.model.errors import Failed, Misuse, StrobeError
@@ -162,5 +163,6 @@ def ask(
         )
     return request(
         runtime.port, home / JobLayout(name).token, method, path, body, timeout=timeout, who=f"system {name!r}",
+        kind=ANSWERS.get((method, path), dict[str, Any]),
         gone=f"If its process {runtime.pid or '?'} is gone, bring it up again: strobe live up TOPOLOGY",
     )  # fmt: skip

@@ -4,7 +4,8 @@ Spark trusts a checkpoint directory. It copies the files that the metadata of a 
 there, and reads schemas of a transformWithState from wherever their paths lead. So what a snapshot brings is looked at
 before Spark opens it, whether to go on from it or to export it:
 
-- a RocksDB snapshot (`N.zip`) names its files by single plain names, and holds no directories;
+- a RocksDB snapshot (`N.zip`) names its files by single plain names, and holds no directories, nor entries that it
+  does not list;
 - paths of schemas lead into the checkpoint itself, and are made to where that is now;
 - the class that keeps the state is one of Spark's own.
 """
@@ -14,10 +15,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from strobe.hosts.spark.checkpoint.stage_files import relocate_state
 from strobe.model.errors import Damaged, Misuse
@@ -30,13 +33,18 @@ from strobe.store.manifest import Manifest
 __all__ = ["check_laid_out", "lay_out_stage"]
 
 _LARGEST_METADATA: Final = 64 << 20
+_LARGEST_ENTRY: Final = 1 << 30
+_PIECE: Final = 1 << 16
+_ENTRY: Final = struct.Struct("<4sHHHHHIIIHH")  # before each entry of an archive
+_ENCRYPTED, _SIZE_AFTER, _UTF8 = 0x1, 0x8, 0x800
+_USUAL_ENTRIES: Final = {(zipfile.ZIP_STORED, 0), (zipfile.ZIP_DEFLATED, 0), (zipfile.ZIP_DEFLATED, _SIZE_AFTER)}
 _SCHEMA: Final = re.compile(r"file:/.*?/(state/\d+/_stateSchema/.+)")
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/")
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _SPARK: Final = re.compile(r"org\.apache\.spark\.sql\.execution\.streaming\.[\w.]+")
 _UNREADABLE: Final = (
     ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RecursionError, RuntimeError, TypeError,
-    ValueError, zipfile.BadZipFile, Misuse,
+    ValueError, struct.error, zipfile.BadZipFile, zlib.error, Misuse,
 )  # fmt: skip
 
 
@@ -74,6 +82,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
+        _check_order(path, archive)
         for entry in archive.infolist():
             check_file_name(entry.filename, "file")
         if archive.getinfo("metadata").file_size > _LARGEST_METADATA:
@@ -87,6 +96,45 @@ def _check_archive(path: Path) -> None:
             for name, text in file.items():
                 if name.endswith(("FileName", "Filename")):
                     check_file_name(text, name)
+
+
+def _check_order(path: Path, archive: zipfile.ZipFile) -> None:
+    """Spark reads an archive from its beginning, one entry after the other; what is checked here goes by the list at
+    its end. An archive may hold entries that are not in the list. So both must find the same, and nothing between."""
+    found, at = [], 0
+    with path.open("rb") as file:
+        while at < archive.start_dir:
+            file.seek(at)
+            mark, _, flags, method, _, _, _, packed, _, name, more = _ENTRY.unpack(file.read(_ENTRY.size))
+            if mark != b"PK\3\4" or flags & _ENCRYPTED or (method, flags & _SIZE_AFTER) not in _USUAL_ENTRIES:
+                raise ValueError("it has an entry that Spark does not write")
+            found.append(file.read(name).decode("utf-8" if flags & _UTF8 else "cp437"))
+            begin = at + _ENTRY.size + name + more
+            at = begin + packed if method == zipfile.ZIP_STORED else _end_of_deflated(file, begin)
+            if flags & _SIZE_AFTER:
+                file.seek(at)
+                if file.read(4) != b"PK\7\x08":
+                    raise ValueError("an entry of it does not end")
+                at += 16
+            elif at != begin + packed:
+                raise ValueError("an entry of it has another size than it says")
+    listed = [entry.orig_filename for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset)]
+    if at != archive.start_dir or found != listed or len(set(found)) < len(found):
+        raise ValueError("its entries are not those that it lists")
+
+
+def _end_of_deflated(file: BinaryIO, begin: int) -> int:
+    """Where the compressed bytes from `begin` on say that they end."""
+    file.seek(begin)
+    unpacking, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+    while not unpacking.eof:
+        given = unpacking.unconsumed_tail or file.read(_PIECE)
+        if not given:
+            raise ValueError("it is cut off")
+        size += len(unpacking.decompress(given, _PIECE))
+        if size > _LARGEST_ENTRY:
+            raise ValueError("an entry of it is too large")
+    return file.tell() - len(unpacking.unused_data)
 
 
 def _check_metadata(path: Path) -> None:

@@ -25,7 +25,7 @@ from strobe.model.ids import SnapshotId
 from strobe.store.releases import Release
 from strobe.store.scheme import is_s3
 
-__all__ = ["OPERATIONS", "Action", "Answer", "BadRequest", "Operation", "actions", "openapi"]
+__all__ = ["OPERATIONS", "Action", "Answer", "BadRequest", "Operation", "actions", "answer_kind", "openapi"]
 
 Answer = Any  # JSON
 Action = Callable[[dict[str, Any]], Answer]
@@ -115,6 +115,14 @@ OPERATIONS: Final = (
     ),
     Operation("openapi", "GET", "/v1/openapi.json", "this description, as an OpenAPI document", None),
 )  # fmt: skip
+
+
+def answer_kind(method: str, path: str) -> Any:
+    """The type that an answer must fit; any object, if there is no such operation."""
+    for operation in OPERATIONS:
+        if (operation.method, operation.path) == (method, path) and not operation.many and operation.answer:
+            return operation.answer
+    return dict[str, Any]
 
 
 class _Orders(Protocol):

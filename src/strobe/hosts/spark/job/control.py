@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from strobe.hosts.shared.loopback import Answer, LoopbackServer, error_answer, request
 from strobe.hosts.spark.home.silence import silence
-from strobe.hosts.spark.job.api import Action, BadRequest
+from strobe.hosts.spark.job.api import Action, BadRequest, answer_kind
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.store.layout import JobLayout
 from strobe.store.runtime import read_runtime
@@ -73,6 +73,7 @@ def call_job(
     def ask() -> dict[str, Any]:
         return request(
             port, home / JobLayout(job).token, method, path, body, timeout=timeout, who=f"job {job!r}",
+            kind=answer_kind(method, path),
             gone=f"If its process {runtime.pid or '?'} is gone, `strobe run` resumes it.",
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +12,6 @@ from strobe.hosts.spark.checkpoint.bad_files import BadFiles
 from strobe.hosts.spark.home.supervision import SupervisorStatus
 from strobe.hosts.spark.snapshot.coordinator import Progress
 from strobe.model.errors import Failed
-from strobe.model.kind import Kind
 from strobe.model.redaction import redact
 
 __all__ = [
@@ -20,6 +19,8 @@ __all__ = [
     "SinkStatus", "StageStatus", "StateStatus", "SupervisorStatus", "latest_bad_files", "progress_from_json",
     "progress_json", "status_from_json", "status_json",
 ]  # fmt: skip
+
+T = TypeVar("T")
 
 _LATEST = 20  # bad files that are named
 
@@ -211,13 +212,18 @@ def progress_json(progress: Progress) -> dict[str, Any]:
 
 
 def progress_from_json(value: Mapping[str, Any]) -> Progress:
-    return Progress(**{**value, "kind": Kind(value["kind"])})
+    """Part of what the control API answered, as `status_from_json`."""
+    return _converted(value, Progress)
 
 
 def status_from_json(value: Mapping[str, Any]) -> JobStatus:
     """What the control API answered. Fields that this version does not know are passed over."""
+    return _converted(value, JobStatus)
+
+
+def _converted(value: Mapping[str, Any], kind: type[T]) -> T:
     try:
-        return msgspec.convert(value, JobStatus)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise Failed(
             f"The job's answer cannot be read: {error}.", next="Use the same version of Strobe for both."

@@ -25,6 +25,8 @@ from strobe.store.tree import open_regular
 
 __all__ = ["others_since", "table_files", "why_unreadable"]
 
+_UNNAMED: Final = "an unnamed change"
+_UNEXPECTED: Final = (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _COLUMNS: Final = ("path", "size_bytes", "num_records")
 _BETWEEN: Final = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
 _MAPPING: Final = "delta.columnMapping.mode"
@@ -42,9 +44,18 @@ def table_files(path: Path, version: int) -> tuple[DataFile, ...]:
     for name, size, rows in zip(*(named[column].to_pylist() for column in _COLUMNS), strict=True):
         file = from_delta_log(name)
         if rows is None:  # its writer kept no statistics
-            rows = pq.read_metadata(path / file).num_rows
+            rows = _rows_in(path / file)
         found.append(DataFile(file, rows, size))
     return tuple(found)
+
+
+def _rows_in(file: Path) -> int:
+    """The log only says that there is such a file. It may be a pipe, which would be waited for, or lead elsewhere."""
+    try:
+        with open_regular(file) as opened:
+            return int(pq.read_metadata(opened).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise Failed(f"{file} cannot be read: {error!s:.200}.") from error
 
 
 def why_unreadable(path: Path, what: str) -> StrobeError | None:
@@ -68,6 +79,18 @@ def why_unreadable(path: Path, what: str) -> StrobeError | None:
     )
 
 
+def _done_by_others(entry: Path) -> str | None:
+    """What a commit of somebody else did to the rows; None if it did nothing to them, or is the sink's own."""
+    with open_regular(entry) as file:
+        lines = [json.loads(line) for line in file.read().splitlines()]
+    info: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
+    marks = [line["txn"]["appId"] for line in lines if "txn" in line]
+    if "strobe.kind" in info or any(str(mark).startswith("strobe/") for mark in marks):
+        return None
+    changed = any("add" in line or "remove" in line for line in lines)
+    return str(info.get("operation", _UNNAMED)) if changed else None
+
+
 def others_since(path: Path, version: int) -> str:
     """What others did to the table after that version, in words; empty if nothing that a rollback undoes."""
     seen: Counter[str] = Counter()
@@ -76,13 +99,12 @@ def others_since(path: Path, version: int) -> str:
         entry = path / LOG / entry_name(number)
         if not entry.is_file():
             continue
-        with open_regular(entry) as file:
-            lines = [json.loads(line) for line in file.read().splitlines()]
-        info: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
-        marks = [line["txn"]["appId"] for line in lines if "txn" in line]
-        ours = "strobe.kind" in info or any(str(mark).startswith("strobe/") for mark in marks)
-        if not ours and any("add" in line or "remove" in line for line in lines):
-            seen[str(info.get("operation", "an unnamed change"))] += 1
+        try:
+            done = _done_by_others(entry)
+        except _UNEXPECTED:  # it is some other program's: what it did cannot be told, that it did something can
+            done = _UNNAMED
+        if done is not None:
+            seen[done] += 1
     if not seen:
         return ""
     said = ", ".join(f"{operation} ({count})" if count > 1 else operation for operation, count in sorted(seen.items()))
