@@ -47,6 +47,8 @@ class Located:
 def locate(name: str, home: Path, root: str | None = None, signed_by: str | None = None) -> Located:
     """The snapshot of this name. `root` is what the caller knows its Merkle root to be, `signed_by` names the key that
     it must be signed by: anything else is `Damaged`."""
+    if not isinstance(name, str):
+        raise Misuse(f"{name!r} is not the name of a snapshot.", next="Name a directory, JOB, or JOB/ID, as a text.")
     found = _locate(name, home)
     if signed_by is not None:
         key = found.store.layout.signature(found.snapshot)

@@ -36,7 +36,7 @@ COLUMNS = """
     b boolean, i8 byte, i16 short, i32 int, i64 long, f32 float, f64 double,
     d decimal(38, 18), small decimal(5, 2), s string, bin binary, day date, ts timestamp, ntz timestamp_ntz,
     list array<int>, words map<string, array<decimal(10, 2)>>, at struct<x: double, y: struct<z: timestamp, n: string>>,
-    rows array<struct<k: string, v: timestamp_ntz>>, `a b` int, `a.b` string, `größe(cm)` long
+    rows array<struct<k: string, v: timestamp_ntz>>, `a b` int, `a.b` string, `größe(cm), {x};=\t\"` long
 """
 
 UTC = dt.UTC

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 import strobe
+from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.home.moved import Homes
 from strobe.hosts.spark.job.job import Job
 from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
 from strobe.model.errors import Misuse
-from strobe.model.ids import NodeId
+from strobe.model.ids import Incarnation, NodeId, Timeline
 
 HERE = Homes(Path("/a/.strobe"), Path("/a/.strobe"))
 
@@ -42,6 +45,20 @@ def test_another_path_another_directory_to_stand_in_and_sinks_that_come_and_go_a
         "it no longer writes to /a/out/y; what is there stays"
     ]
     assert "it writes to /a/out/y as well" in next(changed_sinks(places(strobe.DeltaSink("out/x")), was, HERE))
+
+
+@pytest.mark.parametrize("sink", [strobe.DeltaSink("out"), strobe.DeltaSink("out", key="id"), strobe.FileSink("out")])
+def test_a_file_where_the_directory_of_a_sink_should_be_is_said(tmp_path: Path, sink: strobe.Sink) -> None:
+    (tmp_path / "out").write_text("not a table")
+    schema = StructType([StructField("id", LongType())])
+    context = SinkContext(
+        "j", NodeId("s"), "s/0", Timeline(1), Incarnation(1), schema, "append", tmp_path, tmp_path / "home"
+    )
+    asks: list[Callable[[SinkContext], object]] = [sink.open, lambda c: sink.outlook(None, c, fork=False, again=False)]
+    for ask in [*asks, *([sink.check_columns] if isinstance(sink, strobe.DeltaSink) else [])]:
+        with pytest.raises(Misuse, match="out is not a directory"):
+            ask(context)
+    assert (tmp_path / "out").read_text() == "not a table"
 
 
 def test_what_moved_along_with_the_home_is_not_mentioned() -> None:

@@ -95,12 +95,22 @@ def takes_none_and_reads_one() -> None:
         (lambda: stage(conf={"spark.x": None}), "conf has 'spark.x': None, which is not a Spark setting"),
         (lambda: strobe.CheckpointConfig(mode="sideways"), "it must be one of aligned, unaligned"),
         (lambda: strobe.CheckpointConfig(interval="1 s"), "interval='1 s'): it must be a number of seconds"),  # type: ignore[arg-type]
-        (lambda: strobe.CheckpointConfig(interval=-1), "interval"),
+        (lambda: stage(conf=["spark.x"]), "conf=['spark.x'] is not legal"),
+        (lambda: strobe.Pipeline("p", checkpoint=5), "checkpoint=5 is not legal"),  # type: ignore[arg-type]
+        (lambda: strobe.Pipeline("p", restart=3), "restart=3 is not legal"),  # type: ignore[arg-type]
+        (lambda: strobe.CheckpointConfig(interval=-1), "interval=-1): it must be at least 0.001 seconds, or None"),
+        (lambda: strobe.CheckpointConfig(interval=float("nan")), "interval=nan): it must be a number of seconds"),
         (lambda: strobe.CheckpointConfig(retained=0), "retained"),
         (lambda: strobe.CheckpointConfig(tolerable_failures=-1), "tolerable"),
         (lambda: strobe.RestartPolicy(attempts=-1), "attempts and first_pause must be 0 or more"),
+        (lambda: strobe.RestartPolicy(attempts="3"), "must be numbers"),  # type: ignore[arg-type]
+        (lambda: strobe.DeltaSink("t", properties=["x"]), "properties are strings by name"),  # type: ignore[arg-type]
+        (lambda: strobe.DeltaSink("t", dead_letters="dead"), "dead_letters='dead' is not legal"),  # type: ignore[arg-type]
+        (lambda: strobe.FileSink("t", options="x"), "options are values by name"),  # type: ignore[arg-type]
+        (lambda: strobe.open_snapshot(None), "None is not the name of a snapshot"),  # type: ignore[arg-type]
         (lambda: strobe.ConsoleSink(rows=0), "must show at least one row"),
         (lambda: strobe.ForeachBatchSink("f"), "needs a function"),  # type: ignore[arg-type]
+        (lambda: strobe.feedback("a", None), "schema=None is not legal"),  # type: ignore[arg-type]
         (lambda: strobe.feedback("a b", "id INT"), "stage uid 'a b' is not legal"),
     ],
 )
@@ -109,6 +119,20 @@ def test_a_declaration_that_cannot_be_meant_is_refused_at_once(declare: Callable
         declare()
     assert says in str(refused.value)
     assert refused.value.exit_code == 2
+
+
+def test_one_name_is_as_good_as_a_list_of_one_and_a_base_may_be_a_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from strobe.hosts.spark.job import pipeline as running
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(running, "start_job", lambda pipeline, **options: given.update(options))
+    stage().run(sinks_from="out", allow_changed_state="sums")
+    assert (given["restore"].sinks_from, given["restore"].allow_changed_state) == (("out",), ("sums",))
+    monkeypatch.undo()
+    with pytest.raises(Misuse, match="no such stage"):
+        stage(reads="nowhere").run(home=str(tmp_path / "home"), base=str(tmp_path))
 
 
 def two_with(first: strobe.Sink, second: strobe.Sink) -> strobe.Pipeline:

@@ -233,6 +233,30 @@ def test_a_stage_that_reads_channels_goes_on_where_the_old_one_was(spark: SparkS
     assert total == [(60,)], "the rows of the third file, each once"
 
 
+@pytest.mark.parametrize(("path", "copied"), [("balances", True), ("counts", False)])
+def test_the_table_of_a_stage_that_is_replaced_in_a_fork_is_copied_if_it_is_called_the_same(
+    spark: SparkSession, tmp_path: Path, path: str, copied: bool
+) -> None:
+    """A fork has all of its tables elsewhere: what is compared is the path from its base."""
+    data = write_transfers(tmp_path / "in", files=2, rows=30)
+    finish(start(ledger(data, bounded=True), tmp_path, spark))
+    before = balances_of(tmp_path)
+    changed = ledger(data, bounded=True).renamed("copy")
+    del changed._stages[NodeId("balances")]
+
+    @changed.stage(
+        uid="sums", reads="postings", replaces="balances", output_mode="update",
+        to=strobe.DeltaSink(path, key="account"),
+    )  # fmt: skip
+    def sums(postings: DataFrame) -> DataFrame:
+        return postings.groupBy("account").agg(F.sum("delta").alias("balance"))
+
+    options: dict[str, Any] = {"snapshot": "ledger", "allow_non_restored_state": True}
+    finish(start(changed, tmp_path, spark, base="copy", **options))
+    rows = delta_rows(tmp_path / "copy" / path, "select account, balance::BIGINT from t order by 1")
+    assert rows == (before if copied else [])
+
+
 def test_what_cannot_be_replaced_is_said_before_anything_starts(tmp_path: Path) -> None:
     both = ledger(tmp_path)
     both.stage(uid="again", replaces="transfers", to=strobe.DeltaSink("x"))(lambda spark: spark)

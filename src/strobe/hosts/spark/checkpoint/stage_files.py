@@ -132,9 +132,10 @@ def _forget_older(home: JobHome, uid: NodeId) -> None:
 def relocate_state(checkpoint: Path, place: Path | None = None) -> None:
     """Spark notes the schemas of a transformWithState by their full path. Make that the one below `place`, which is
     where `checkpoint` is or will be."""
-    root = (checkpoint if place is None else place).absolute().as_uri().replace("file://", "file:", 1)
+    where = str((checkpoint if place is None else place).absolute())
+    root = "file:" + json.dumps(where, ensure_ascii=False)[1:-1]  # as Hadoop writes it: not encoded as in a URL
     for path in checkpoint.glob("state/*/_metadata/v2/*"):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         moved = _SCHEMA_PATH.sub(lambda match: f'"{root}/{match[1]}"', text)
         if moved != text:
             write_durably(path, moved)

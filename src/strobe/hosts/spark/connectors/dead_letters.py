@@ -36,7 +36,7 @@ from strobe.hosts.spark.connectors.base import Part, SinkContext
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
 
-__all__ = ["DeadLetters", "Letters", "Rejected"]
+__all__ = ["DeadLetters", "Letters", "Rejected", "checked_letters"]
 
 _TRIES: Final = 20
 _SHOWN: Final = 300  # characters of a row in an error
@@ -76,6 +76,15 @@ class DeadLetters:
 
     def where(self, context: SinkContext) -> Path:
         return Path(os.path.normpath(Path(context.base, self.path).absolute()))
+
+
+def checked_letters(where: str, dead_letters: object) -> DeadLetters | None:
+    """What a sink was given as `dead_letters=`; Misuse if that cannot be meant."""
+    if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
+        raise Misuse(
+            f"{where}: dead_letters={dead_letters!r} is not legal.", next='Use dead_letters=strobe.DeadLetters("…").'
+        )
+    return dead_letters
 
 
 class Letters:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from strobe.model.errors import Misuse
 
-__all__ = ["local_path", "real_path"]
+__all__ = ["directory_of", "local_path", "real_path"]
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -34,3 +34,15 @@ def local_path(path: object, where: str) -> str:
 def real_path(path: str, base: Path) -> Path:
     """The directory that `path` leads to if relative paths begin at `base`; links are followed."""
     return Path(os.path.realpath(Path(base, path)))
+
+
+def directory_of(path: str, base: Path, what: str) -> Path:
+    """The same for the sink `what`, whose directory it is; Misuse if something else stands there."""
+    where = real_path(path, base)
+    if where.exists() and not where.is_dir():
+        raise Misuse(
+            f"{what} cannot be opened: {where} is not a directory.",
+            untouched="Nothing was written.",
+            next="Give the sink a path of its own.",
+        )
+    return where

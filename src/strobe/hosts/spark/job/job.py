@@ -84,7 +84,7 @@ def start_job(
     *,
     home: str | None = None,
     master: str | None = None,
-    base: Path | None = None,
+    base: str | Path | None = None,
     spark: SparkSession | None = None,
     restore: RestoreOptions | None = None,
 ) -> Job:
@@ -94,7 +94,7 @@ def start_job(
     `base` is where relative paths of sinks begin. `spark` is a session from `spark_session` to run in; it is left
     running. Without it the job starts one and stops it at its end.
     """
-    place = (base or Path()).absolute()
+    place = Path(base or "").absolute()
     pipeline.check(place)
     check_invariants(pipeline)
     check_settings(pipeline.conf, f"Pipeline {pipeline.name!r}")

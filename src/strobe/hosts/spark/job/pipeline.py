@@ -5,6 +5,7 @@ A declared pipeline knows nothing of what runs it (`pipeline.pipeline`); here is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -28,10 +29,10 @@ class Pipeline(pipeline.Pipeline):
         claim_mode: str = "no-claim",
         allow_non_restored_state: bool = False,
         partitions: int | Mapping[str, int] | None = None,
-        py_files: Iterable[str] = (),
+        py_files: str | Iterable[str] = (),
         root: str | None = None,
-        sinks_from: Iterable[str] = (),
-        allow_changed_state: Iterable[str] = (),
+        sinks_from: str | Iterable[str] = (),
+        allow_changed_state: str | Iterable[str] = (),
         verify: bool = False,
         signed_by: str | None = None,
         **options: Any,
@@ -43,7 +44,7 @@ class Pipeline(pipeline.Pipeline):
         code means something else than their state. `verify` reads every byte of the snapshot before anything is done.
         `signed_by` is the public key, a PEM file or env:NAME, that the snapshot must be signed by.
         """
-        self.py_files = (*self.py_files, *use_py_files(tuple(py_files)))
+        self.py_files = (*self.py_files, *use_py_files(_several(py_files)))
         restore = RestoreOptions(
             snapshot=snapshot,
             claim_mode=claim_mode,
@@ -52,8 +53,14 @@ class Pipeline(pipeline.Pipeline):
             stage_partitions=dict(partitions) if isinstance(partitions, Mapping) else {},
             root=root,
             signed_by=signed_by,
-            sinks_from=tuple(sinks_from),
-            allow_changed_state=tuple(allow_changed_state),
+            sinks_from=_several(sinks_from),
+            allow_changed_state=_several(allow_changed_state),
             verify=verify,
         )
         return start_job(self, home=home, master=master, restore=restore, **options)
+
+
+def _several(given: str | Iterable[str]) -> tuple[str, ...]:
+    """One text is one of them, not its letters."""
+    listed = (given,) if isinstance(given, str | os.PathLike) else given
+    return tuple(os.fspath(one) for one in listed)

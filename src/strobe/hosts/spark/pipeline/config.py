@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,6 +31,10 @@ class RetentionOnCancel(Enum):
         except ValueError:
             known = ", ".join(v.value for v in cls)
             raise Misuse(f"Checkpoints cannot be treated as {word!r} at a cancel: it must be one of {known}.") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,14 @@ class CheckpointConfig:
                 raise Misuse(f"CheckpointConfig({name}={getattr(self, name)!r}): it must be one of {known}.")
         for name in ("interval", "min_pause", "timeout", "alignment_timeout", "retained_age", "batch_share"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            if value is not None and not _is_number(value):
                 kind = "a number" if name == "batch_share" else "a number of seconds"
                 raise Misuse(f"CheckpointConfig({name}={value!r}): it must be {kind}.")
+        for name in ("interval", "timeout"):
+            value = getattr(self, name)
+            if value is not None and round(value * 1000) < 1:
+                none = ", or None for no periodic ones" if name == "interval" else ""
+                raise Misuse(f"CheckpointConfig({name}={value!r}): it must be at least 0.001 seconds{none}.")
         if self.batch_share is not None and not 0 < self.batch_share <= _MOST_INTERVALS:
             raise Misuse(
                 f"CheckpointConfig(batch_share={self.batch_share!r}): it must be more than 0 and at most "
@@ -134,6 +144,8 @@ class RestartPolicy:
     longest_pause: float = 30.0
 
     def __post_init__(self) -> None:
+        if not all(map(_is_number, (self.attempts, self.first_pause, self.longest_pause))):
+            raise Misuse(f"{self!r}: attempts, first_pause and longest_pause must be numbers.")
         if self.attempts < 0 or self.first_pause < 0 or self.longest_pause < self.first_pause:
             raise Misuse(f"{self!r}: attempts and first_pause must be 0 or more, longest_pause at least first_pause.")
 

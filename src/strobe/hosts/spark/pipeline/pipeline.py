@@ -51,6 +51,11 @@ class Feedback:
 
 def feedback(uid: str, schema: str) -> Feedback:
     """Read the output of a stage further down: closes a loop. `schema` is Spark DDL, e.g. "id BIGINT, tries INT"."""
+    if not isinstance(schema, str) or not schema.strip():
+        raise Misuse(
+            f"feedback({uid!r}): schema={schema!r} is not legal.",
+            next='Write the columns as Spark does, "id BIGINT, tries INT".',
+        )
     return Feedback(check_uid(uid, "stage uid"), schema)
 
 
@@ -116,6 +121,11 @@ class Pipeline:
         `conf` are Spark settings for the session. `chain`: stages may become part of the query that reads them, where
         that changes no row; chain=False: each has a query and a channel of its own."""
         self.name = check_uid(name, "pipeline name")
+        for option, value, kind in (("checkpoint", checkpoint, CheckpointConfig), ("restart", restart, RestartPolicy)):
+            if value is not None and not isinstance(value, kind):
+                raise Misuse(
+                    f"Pipeline {name!r}: {option}={value!r} is not legal.", next=f"Use a strobe.{kind.__name__}(…)."
+                )
         self.checkpoint = checkpoint or CheckpointConfig()
         self.restart = restart or RestartPolicy()
         self.partitions = stage_options.check_positive(partitions, "partitions", f"Pipeline {name!r}")

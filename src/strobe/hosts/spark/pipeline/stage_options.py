@@ -84,6 +84,8 @@ def check_positive(value: int | None, name: str, where: str) -> int | None:
 
 def check_conf(conf: Mapping[str, Any] | None, where: str) -> dict[str, str]:
     """Spark's settings are text; numbers and booleans are written as Spark writes them."""
+    if conf is not None and not isinstance(conf, Mapping):
+        raise Misuse(f"{where}: conf={conf!r} is not legal.", next='Give settings by name, {"spark.x": "1"}.')
     settings = {}
     for key, value in (conf or {}).items():
         if not isinstance(key, str) or not isinstance(value, str | bool | int | float):

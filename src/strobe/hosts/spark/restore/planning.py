@@ -14,7 +14,7 @@ from pathlib import Path
 
 from strobe.hosts.spark.commit.ledger import read_ledgers
 from strobe.hosts.spark.commit.start import transactional
-from strobe.hosts.spark.connectors.base import SinkFate, SinkOutlook
+from strobe.hosts.spark.connectors.base import Sink, SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.origin import below
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.home.moved import Homes, find_moved, relocate_position
@@ -403,7 +403,8 @@ def _sinks(planning: _Planning) -> Iterator[SinkStep]:
                 position = relocate_position(position, planning.homes, fork=fork)
                 told = replace(told, named=named_parts(manifest, context.name))
                 outlook = sink.outlook(position, told, fork=fork, again=again)
-                if draft.spec.uid in planning.names.values() and outlook.fate is SinkFate.COPIED:
+                taken = draft.spec.uid in planning.names.values() and outlook.fate is SinkFate.COPIED
+                if taken and not (fork and _same_path(sink, position)):
                     position = None  # another place than the replaced stage's: what was there stays there
                     outlook = sink.outlook(position, told, fork=fork, again=again)
             except StrobeError as error:
@@ -420,6 +421,14 @@ def _sinks(planning: _Planning) -> Iterator[SinkStep]:
     dropped = None if fork or options.allow_non_restored_state else check_dropped(home, present)
     if dropped is not None:
         findings.problems.append(dropped)
+
+
+def _same_path(sink: Sink, position: Json) -> bool:
+    """Whether the sink is called what the original's is, from another base: a fork has all of its tables elsewhere."""
+    was, now = position.get("path") if isinstance(position, dict) else None, sink.place()
+    if not isinstance(was, str) or now is None or Path(now).is_absolute():
+        return False
+    return Path(was).parts[-len(Path(now).parts) :] == Path(now).parts
 
 
 def _is_own(found: Located, home: JobHome) -> bool:

@@ -181,6 +181,7 @@ def bring_up(
     adopt_checkpoints(home, tuple(pipeline.stages))  # after the fences that `open_stages` has put up
     for uid, roots in moved.items():
         rewrite_source_logs(stage_checkpoint(home, uid), roots)
+    for uid in pipeline.stages:
         relocate_state(stage_checkpoint(home, uid))
     part_stages(pipeline, stages, home, partings, descriptions)
     rescale_stages(pipeline, stages, home, spark, options, descriptions, sources)

@@ -44,7 +44,7 @@ from strobe.hosts.spark.connectors.base import (
     column_names,
     whole_results,
 )
-from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters
+from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, checked_letters
 from strobe.hosts.spark.connectors.delta import restore as delta_restore
 from strobe.hosts.spark.connectors.delta.evolving import Growth, check_growth, evolve_table, growth, has_evolved
 from strobe.hosts.spark.connectors.delta.files import table_files, why_unreadable
@@ -61,7 +61,7 @@ from strobe.hosts.spark.connectors.delta.table import (
 )
 from strobe.hosts.spark.connectors.delta.writing import TableWriting
 from strobe.hosts.spark.connectors.ownership import claim, why_not_mine
-from strobe.hosts.spark.connectors.paths import local_path, real_path
+from strobe.hosts.spark.connectors.paths import directory_of, local_path, real_path
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse, StrobeError
@@ -94,15 +94,17 @@ class DeltaSink(TransactionalSink):
         self.path = local_path(path, where)
         self.key = column_names(where, "key", key)
         self.partition_by = column_names(where, "partition_by", partition_by)
+        if properties is not None and not (
+            isinstance(properties, Mapping) and all(isinstance(x, str) for pair in properties.items() for x in pair)
+        ):
+            raise Misuse(f"{where}: properties are strings by name, not {properties!r}.")
         self.properties = dict(properties or {})
-        self.dead_letters = dead_letters
+        self.dead_letters = checked_letters(where, dead_letters)
         self._evolves = checked_schema(where, schema)
         self._delivery = Delivery.of(delivery, "DeltaSink")
         self.rows_taken: int = 0
         self._writer: ChannelWriter | None = None
         self._table: FencedTable | None = None
-        if not all(isinstance(x, str) for pair in self.properties.items() for x in pair):
-            raise Misuse(f"{where}: properties are strings by name, not {self.properties!r}.")
         if self.key and self.properties.get(APPEND_ONLY, "").lower() == "true":
             raise Misuse(
                 f"{where}: a table with {APPEND_ONLY} never changes a row, and with a key rows replace each other.",
@@ -391,4 +393,4 @@ class DeltaSink(TransactionalSink):
             raise Failed(f"{where} could not be restored to version {version} of {path}: {error}") from error
 
     def _place(self, context: SinkContext) -> Path:
-        return real_path(self.path, context.base)
+        return directory_of(self.path, context.base, self.describe())

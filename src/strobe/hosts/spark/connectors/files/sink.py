@@ -39,7 +39,7 @@ from strobe.hosts.spark.connectors.base import (
 from strobe.hosts.spark.connectors.files import restore as file_restore
 from strobe.hosts.spark.connectors.files.restore import HIDDEN, LINEAGE, Lineage, directory_name
 from strobe.hosts.spark.connectors.ownership import claim, why_not_mine
-from strobe.hosts.spark.connectors.paths import local_path, real_path
+from strobe.hosts.spark.connectors.paths import directory_of, local_path, real_path
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Misuse
@@ -88,6 +88,8 @@ class FileSink(TransactionalSink):
             raise Misuse(f"{where}: format={format!r} is not one of {', '.join(FORMATS)}.")
         if header is not None and format != "csv":
             raise Misuse(f"{where}: only CSV has a header, and this is {format}.")
+        if options is not None and not isinstance(options, Mapping):
+            raise Misuse(f"{where}: options are values by name, not {options!r}.")
         self.path = local_path(path, where)
         self.format = format
         self.options: dict[str, str] = {**_DEFAULTS[format], **_COMMITTER}
@@ -312,7 +314,7 @@ class FileSink(TransactionalSink):
             raise self._failed("could not be restored", error) from error
 
     def _place(self, context: SinkContext) -> Path:
-        return real_path(self.path, context.base)
+        return directory_of(self.path, context.base, self.describe())
 
     def _failed(self, what: str, error: Exception) -> Failed:
         return Failed(

@@ -31,7 +31,7 @@ from strobe.hosts.spark.connectors.base import (
     Unreachable,
     whole_results,
 )
-from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
+from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected, checked_letters
 from strobe.hosts.spark.connectors.kafka.client import KafkaCluster, TopicLimits, checked_settings
 from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord
 from strobe.hosts.spark.connectors.kafka.rows import Messages, PartSize, reject, send, topics_of
@@ -89,7 +89,7 @@ class KafkaSink(TransactionalSink):
         self.topic = topic
         self.messages = Messages(topic, topic_column, key, value, headers, partition)
         self.commits = commits
-        self.dead_letters = dead_letters
+        self.dead_letters = checked_letters(where, dead_letters)
         self._delivery = Delivery.of(delivery, where)
         self._settings = checked_settings(options, where, FIXED)
         if compression is not None:

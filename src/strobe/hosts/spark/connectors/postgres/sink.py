@@ -36,7 +36,7 @@ from strobe.hosts.spark.connectors.base import (
     column_names,
     whole_results,
 )  # fmt: skip
-from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
+from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected, checked_letters
 from strobe.hosts.spark.connectors.postgres.check import check_table, grow_table
 from strobe.hosts.spark.connectors.postgres.connect import Dsn, Table, split_name
 from strobe.hosts.spark.connectors.postgres.load import BATCH, Load, Outcome, Verdict, load
@@ -77,7 +77,7 @@ class PostgresSink(TransactionalSink):
         self.evolves = checked_schema(f"PostgresSink(…, {table!r})", schema)
         self.table = table
         self.key = column_names(f"PostgresSink(…, {table!r})", "key", key)
-        self.dead_letters = dead_letters
+        self.dead_letters = checked_letters(f"PostgresSink(…, {table!r})", dead_letters)
         split_name(table)
         self._delivery = Delivery.of(delivery, "PostgresSink")
         self.failures = 0  # attempts in a row at the batch that is being written
