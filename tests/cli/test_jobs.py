@@ -115,7 +115,7 @@ def test_list_shows_the_job_and_that_it_runs(ledger: Running) -> None:
     assert row["checkpoints"]
     said = ledger.ask("list")
     assert said.code == 0
-    assert re.match(r"ledger +running +checkpoints \d", said.out)
+    assert re.match(r"ledger +running +newest checkpoint \d", said.out)
 
 
 def test_status_says_what_an_operator_looks_for(ledger: Running) -> None:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from strobe.cli.job_list import job_kind, numbers
+from strobe.cli.job_list import job_kind, newest_checkpoint
 from strobe.cli.jobs import check_known, show_doubt
 from strobe.cli.live_view import bad_files_line
 from strobe.cli.operator_view import job_view
@@ -89,7 +89,7 @@ def _show_summary(session: Session, job: str) -> None:
     session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
     if summary["error"]:
         session.say(("error: ", "red"), summary["error"])
-    session.say(f"checkpoints: {numbers(job, summary['checkpoints'])}")
+    session.say(newest_checkpoint(job, summary["checkpoints"]))
     for uid, files in bad.items():
         session.console.print(bad_files_line(uid, files.count, latest_bad_files(files)[-1]), soft_wrap=True)
     if kind == "live":
