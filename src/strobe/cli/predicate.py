@@ -167,7 +167,7 @@ def read_predicate(text: str, run: Run) -> Predicate:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise Misuse(
-            f"{name} cannot be loaded: {type(error).__name__}: {error}.", next="Mend the file and ask again."
+            f"{name} cannot be loaded: {type(error).__name__}: {error}.", next="Fix the file and ask again."
         ) from error
     function = getattr(module, attribute, None)
     if not callable(function):

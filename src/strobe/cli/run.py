@@ -166,7 +166,7 @@ def run_command(
         raise Failed(
             f"Job {job.name!r} failed: {job.error}",
             untouched="Its checkpoints, channels and sinks are intact.",
-            next=f"Mend the cause and run it again{', without -s' if restore.snapshot else ''}: it resumes where it "
+            next=f"Fix the cause and run it again{', without -s' if restore.snapshot else ''}: it resumes where it "
             f"was. Logs: {session.home / JobLayout(job.name).logs}",
         )
     return 0

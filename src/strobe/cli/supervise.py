@@ -156,7 +156,7 @@ class Supervisor:
                     raise Failed(
                         f"The driver of job {self._job!r} died {failures} times in a row; the last time: {cause}",
                         untouched="Its checkpoints, channels and sinks are intact.",
-                        next="Mend the cause and run it again: it resumes where it was.",
+                        next="Fix the cause and run it again: it resumes where it was.",
                     )
                 self._wait(failures, cause)
                 if self._stopping.is_set():

@@ -126,7 +126,7 @@ def answer_of(who: str, ask: Callable[[], Any]) -> Any:
         raise Misuse(
             f"{who} failed: {type(error).__name__}: {error}.",
             untouched="Nothing was decided.",
-            next="Mend it and ask again; the snapshot can be asked as often as you like.",
+            next="Fix it and ask again; the snapshot can be asked as often as you like.",
         ) from error
 
 

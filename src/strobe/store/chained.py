@@ -1,4 +1,4 @@
-"""What a snapshot, or a job's memory, says of chained stages.
+"""What a snapshot, or a job record, says of chained stages.
 
 A stage that is chained has no record of its own: the query of another stage computes it, and knows where it stands.
 That one's record names it, with the stage that reads it, so its uid stays known.

@@ -36,7 +36,7 @@ def function_named(text: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise Misuse(
-            f"{path} cannot be loaded: {type(error).__name__}: {error}.", next="Mend the file and ask again."
+            f"{path} cannot be loaded: {type(error).__name__}: {error}.", next="Fix the file and ask again."
         ) from error
     function = getattr(module, name, None)
     if not callable(function):

@@ -187,7 +187,7 @@ class _Serving:
                 raise Failed(
                     f"System {self._plan.topology.name} failed: {failed.result().rstrip('.')}.",
                     untouched="Its snapshots are untouched.",
-                    next=f"Mend the cause and bring it up again: it goes on from the last one. "
+                    next=f"Fix the cause and bring it up again: it goes on from the last one. "
                     f"Logs: {self._plan.home / self._layout.logs}",
                 )
             report = await self._reporter.take()

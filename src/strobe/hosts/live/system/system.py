@@ -412,7 +412,7 @@ class System:
             untouched="No node was started; snapshots are untouched." if not self.local else "Nothing is left running.",
             next=f"Start it there: strobe live node TOPOLOGY {node}"
             if trouble in ("", NOBODY)
-            else f"Mend that. If the node does not run there: strobe live node TOPOLOGY {node}",
+            else f"Fix that. If the node does not run there: strobe live node TOPOLOGY {node}",
         )
 
     def _fail(self, reason: str) -> None:

@@ -92,7 +92,7 @@ def write_parquet(
     limit = max_files if max_files is not None else max(2, df.sparkSession.sparkContext.defaultParallelism)
     # Hadoop starts a process (chmod) for each directory that it makes, and none for those that are there.
     (place / "_temporary" / "0" / "_temporary").mkdir(parents=True)
-    # One partition's rows belong into few files, and many partitions not into one task.
+    # The rows of one partition belong into few files, and many partitions do not belong into one task.
     spread = df.hint("rebalance", *(F.col(name) for name in partition_by)) if partition_by else df.coalesce(limit)
     writer = spread.write.mode("append").options(**{**_OPTIONS, **(options or {})})
     (writer.partitionBy(*partition_by) if partition_by else writer).parquet(str(place))

@@ -20,9 +20,8 @@ __all__ = ["add", "change", "next_watermark", "remove"]
 
 
 def add(checkpoint: Path, watermark_ms: int) -> int | None:
-    """Add it behind the last committed batch. None if there is none.
-
-    The log must end with a committed batch.
+    """Add a batch without rows behind the last committed one. None if there is none. The log must end with a committed
+    batch.
     """
     committed = spark_checkpoint.last_committed(checkpoint)
     if committed is None:

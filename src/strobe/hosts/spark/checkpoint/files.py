@@ -99,7 +99,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def check(checkpoint: Path) -> None:
-    """That a query can start from here: Damaged names the first file that is missing or cannot be read."""
+    """Check that a query can start from here. Raises Damaged with the first file that is missing or cannot be read."""
     committed, logged = last_committed(checkpoint), last_logged(checkpoint)
     if committed is not None:
         _read_json_after_version(checkpoint / "commits" / str(committed))
@@ -155,7 +155,7 @@ def state_is_written(checkpoint: Path, batch: int) -> bool:
 
 
 def _has_version(directory: Path, version: int) -> bool:
-    """Of a partition with one store or, as a join has them, with several."""
+    """Whether a partition has this version. It has one state store, or several, as in a join."""
     try:
         entries = list(os.scandir(directory))
     except FileNotFoundError:
@@ -167,7 +167,8 @@ def _has_version(directory: Path, version: int) -> bool:
 
 
 def _is_left(directory: Path, partitions: int | None) -> bool:
-    """Whether this is `<operator>/<partition>/…` of a partition that the state had before it was given fewer."""
+    """Whether this is `<operator>/<partition>/…` of a partition that no longer exists: the state had more of them
+    before."""
     number = directory.parts[1] if len(directory.parts) > 1 else ""
     return partitions is not None and number.isdigit() and int(number) >= partitions
 

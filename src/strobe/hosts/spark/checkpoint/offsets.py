@@ -26,7 +26,7 @@ _OLD = "restored"  # instead of "version": a position that is still the snapshot
 
 
 def rename_channels(checkpoint: Path, names: Mapping[NodeId, NodeId]) -> None:
-    """Channels are called after their producers, and these have other names now."""
+    """Rename channels in the offsets: channels have the names of their producers, and these have changed."""
 
     def rename(offset: Offset) -> Offset:
         name = NodeId(str(offset["channel"]))
@@ -37,7 +37,7 @@ def rename_channels(checkpoint: Path, names: Mapping[NodeId, NodeId]) -> None:
 
 
 def mark_offsets(checkpoint: Path, only: Collection[NodeId] | None = None) -> None:
-    """Positions on channels (`only` on these) are the snapshot's until `renumber_offsets`."""
+    """Mark positions on channels (only on those in `only`) as the snapshot's, until `renumber_offsets`."""
 
     def mark(offset: Offset) -> Offset:
         if "version" not in offset or (only is not None and offset["channel"] not in only):
@@ -48,8 +48,8 @@ def mark_offsets(checkpoint: Path, only: Collection[NodeId] | None = None) -> No
 
 
 def renumber_offsets(checkpoint: Path, versions: Mapping[NodeId, Callable[[int], int]]) -> None:
-    """The channels are there: `versions` says for each that was filled where a position of the snapshot is now. The
-    others are new and begin at 0."""
+    """Turn marked positions into versions, when the channels have been filled. `versions` says for each filled channel
+    where a position of the snapshot is now. The others are new and begin at 0."""
 
     def renumber(offset: Offset) -> Offset:
         if _OLD not in offset:

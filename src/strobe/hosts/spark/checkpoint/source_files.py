@@ -55,7 +55,7 @@ def leave_out(checkpoint: Path, batch: int, paths: Collection[str]) -> None:
 
 
 def rewrite(log: Path, version: str, lines: Sequence[str], directory: str, *, first: Sequence[str] = ()) -> None:
-    """Put other lines into a log, of files that are in `directory` or below it. `first` are lines of no entry."""
+    """Replace the lines of a log; its files are in `directory` or below it. `first` are lines of no entry."""
     number = _number(log)
     if not any(_parsed(line).entry == number for line in lines):
         nothing = {"path": f"{directory}/{_NOTHING}{number}", "timestamp": 0, "batchId": number}
@@ -65,7 +65,7 @@ def rewrite(log: Path, version: str, lines: Sequence[str], directory: str, *, fi
 
 
 def _logs(checkpoint: Path, batch: int) -> Iterator[Path]:
-    """Those that the batch adds, of all file sources."""
+    """The logs that the batch adds, of all file sources."""
     if not (checkpoint / "sources").is_dir():
         return
     now = spark_checkpoint.read_offsets(checkpoint, batch).sources

@@ -92,7 +92,7 @@ def _own_file(arguments: list[str]) -> tuple[str, list[str]]:
     raise Misuse(
         f"Spark's settings in {place} cannot be read: {why}.",
         untouched="Nothing was started.",
-        next=f"Mend the file, or name another one in {_SUBMIT}.",
+        next=f"Fix the file, or name another one in {_SUBMIT}.",
     )
 
 

@@ -51,7 +51,8 @@ def _is_below(module: ModuleType, roots: Sequence[Path]) -> bool:
 
 
 def _asks_spark(value: object) -> bool:
-    """Whether it cannot be made without Spark: what Spark made, a function with a type in words, many of them."""
+    """Whether making this object needs Spark: an object of Spark's, a function with a type as text, or a collection of
+    these."""
     if isinstance(value, list | tuple | set | frozenset):
         return any(isinstance(each, _OF_SPARK) for each in value)
     if isinstance(value, dict):

@@ -79,7 +79,7 @@ class StageSpec:
 
     @property
     def ends(self) -> bool:
-        """Whether its own sources end: with what they have when nothing else is left to do."""
+        """Whether its own sources end: with what they have when everything else is done."""
         return "availableNow" in self.trigger
 
     @property
@@ -244,7 +244,8 @@ class Pipeline:
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
-        return tuple(found or Invariant(name) for name, found in self._invariants.items())  # which refuses to be
+        # One without a query or function is a decorator that was never used: `Invariant` refuses it.
+        return tuple(found or Invariant(name) for name, found in self._invariants.items())
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {', '.join(self._stages) or 'no stage yet'}>"
@@ -314,7 +315,7 @@ class Pipeline:
         self._check_ends()
 
     def _check_ends(self) -> None:
-        """A stage ends behind those that it reads, so it cannot be told to if one of them goes on for ever."""
+        """A stage ends after those that it reads, so it cannot be told to end if one of them runs for ever."""
         ends: dict[NodeId, bool] = {}
         for uid in self.order():
             stage = self._stages[uid]

@@ -29,7 +29,8 @@ __all__ = ["chained_before", "lay_chains"]
 
 @dataclass(frozen=True)
 class _Before:
-    """`queries`: stages that had one of their own. `chained`: those that had none, by whose query computed each."""
+    """How the job was left. `queries`: stages with a query of their own. `chained`: stages without one, and whose query
+    computed each."""
 
     queries: frozenset[NodeId]
     chained: dict[NodeId, NodeId]
@@ -53,7 +54,8 @@ def lay_chains(
     for uid, host in before.chained.items():
         if uid not in pipeline.stages or _is_same(now.get(uid), host, runs):
             continue
-        if before.chained.get(now.get(uid, uid)) != host:  # it comes out neither by itself nor in another that does
+        # Neither this stage nor the one whose query computes it now was divided off from the query of `host`.
+        if before.chained.get(now.get(uid, uid)) != host:
             raise _refused(uid, host, now.get(uid))
     return runs, chosen
 
@@ -91,7 +93,7 @@ def chained_before(home: JobHome) -> dict[NodeId, NodeId]:
 
 
 def _on_disk(home: JobHome) -> frozenset[NodeId]:
-    """Stages with a Spark checkpoint on this timeline, whatever the memory says."""
+    """Stages with a Spark checkpoint on this timeline, whatever the job record says."""
     stages = home.path(home.layout.stages)
     uids = {NodeId(path.name) for path in stages.iterdir()} if stages.is_dir() else set()
     return frozenset(uid for uid in uids if _has_begun(home, uid))

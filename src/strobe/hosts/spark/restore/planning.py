@@ -95,7 +95,7 @@ def has_run(home: JobHome) -> bool:
 
 
 def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
-    """`found` may be what `taking_over` has made of it already."""
+    """Make the plan. `found` may already be what `taking_over` returned."""
     pipeline, drafts, home, options = job.pipeline, job.drafts, job.home, job.options
     found = taking_over(found, pipeline)
     manifest, names = found.load(), replacements(pipeline, tuple(original(found).nodes))
@@ -194,7 +194,7 @@ def _check_snapshot(found: Located, manifest: Manifest, options: RestoreOptions,
 
 
 def _check_files(found: Located, manifest: Manifest, options: RestoreOptions, findings: _Findings) -> None:
-    """That all files are there and as long as they were; with --verify, that every byte is as it was."""
+    """Check that all files are there and have their length; with --verify, that every byte is unchanged."""
     blobs = [(path, found.store.layout.blob(ref.sha256), ref.size) for path, ref in manifest.blobs()]
     sizes = found.store.objects.sizes(key for _, key, _ in blobs)
     wrong = [f"{path} is missing or not as long as it was" for path, key, size in blobs if sizes.get(key) != size]
@@ -300,7 +300,7 @@ def _former(drafts: Sequence[DraftStage], home: JobHome, found: Located, manifes
         held = {uid: columns for uid, columns in known.items() if columns is not None}
         return Former.of(drafts, held, held)
     except StrobeError:
-        return Former()  # why a channel's columns cannot change is said of the channel
+        return Former()  # the channel's own plan says why its columns cannot change
 
 
 def _check_state(
@@ -344,7 +344,7 @@ def _rescaled(
 
 
 def _starts_of_new(pipeline: Pipeline, uid: NodeId, manifest: Manifest) -> dict[NodeId, int]:
-    """From the cut, on channels that the snapshot knows."""
+    """Where a new stage begins: at the cut, on channels that the snapshot knows."""
     channels = ((read, manifest.channels.get(ChannelId(read))) for read in pipeline.stages[uid].inputs)
     return {read: record.barrier for read, record in channels if record is not None and record.barrier is not None}
 

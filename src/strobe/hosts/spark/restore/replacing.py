@@ -1,9 +1,9 @@
 """A stage that takes another one's place: it goes on where that one was, without its state.
 
-A stage whose state no longer fits its code gets a new uid. Alone, that makes a stage that knows of nothing: a
-source begins at its start, and every row comes again. With `replaces="old"` it inherits what makes up a *position*: the
+A stage whose state no longer fits its code gets a new uid. A new uid alone makes a stage without any history: a source
+begins at its start, and every row is read again. With `replaces="old"` it inherits what makes up a *position*: the
 offsets of its sources, how far it had read its channels, the rows that were on their way from it to others, and what
-its sinks had. The snapshot is read as if the old stage had borne the new name; its state is left out.
+its sinks had. The snapshot is read as if the old stage had had the new name; its state is left out.
 
 Spark's first batch with state begins with version 0, and knows no offsets before it. So a source stage with state is
 given a batch 0 that ends at the inherited offsets and brings no rows: the plan itself, run once over nothing.
@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Renamed(Located):
-    """A snapshot in which stages bear the names of those that replace them. Its bytes are found by their hashes."""
+    """A snapshot in which stages have the names of those that replace them. Its bytes are found by their hashes."""
 
     names: Mapping[NodeId, NodeId] | None = None
 
@@ -49,7 +49,7 @@ class _Renamed(Located):
 
 
 def replacements(pipeline: Pipeline, known: Sequence[NodeId]) -> dict[NodeId, NodeId]:
-    """Of the stages that are `known`, those that are replaced, and by which."""
+    """Which of the `known` stages are replaced, and by which stage."""
     return {
         spec.replaces: uid
         for uid, spec in pipeline.stages.items()
@@ -162,7 +162,7 @@ def begin_without_state(draft: DraftStage, checkpoint: Path, description: Json, 
         raise Failed(
             f"Stage {draft.spec.uid!r} could not be given an empty state: {str(error).splitlines()[0]}",
             untouched="The job and the snapshot are as they were.",
-            next="Mend the cause and run again.",
+            next="Fix the cause and run again.",
         ) from error
 
 
@@ -175,7 +175,7 @@ def _add_sources(directory: Path, batch: int, count: int) -> None:
 
 
 def _renumber(checkpoint: Path, batch: int, count: int, partitions: int, *, keep_watermark: bool) -> None:
-    """Batch 0 ends where `batch` ended, and has not run."""
+    """Make `batch` batch 0: it ends at the same place, and has not run."""
     version, meta, *sources = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     head = json.loads(meta)
     done = json.loads((checkpoint / "commits" / str(batch)).read_text().splitlines()[1])

@@ -249,7 +249,7 @@ class _Restore:
 
     def _note_starts(self, renumbered: Mapping[NodeId, Renumbering]) -> None:
         for stage in self.plan.stages:
-            unbegun = stage.action is StageAction.UNBEGUN  # it had begun to wait, so `start=` is behind it
+            unbegun = stage.action is StageAction.UNBEGUN  # it had started without rows, so `start=` no longer counts
             if (stage.starts and stage.action is not StageAction.RESTORED) or unbegun:
                 starts = {p: self._start(stage, p, old, renumbered.get(p)) for p, old in stage.starts.items()}
                 note_starts(self._checkpoint(stage.uid), starts)
@@ -265,7 +265,7 @@ class _Restore:
 
 
 def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
-    """Spark numbers what it notes of a transformWithState by batch: what a later batch noted is not for this one."""
+    """Spark notes schemas of a transformWithState by batch number: delete what later batches have noted."""
     assert stage.record is not None
     for path in checkpoint.glob("state/*/_metadata/v2/*"):
         if path.name.isdecimal() and int(path.name) > (stage.record.batch or 0):
@@ -273,19 +273,19 @@ def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
 
 
 def sweep_leftovers(home: JobHome) -> None:
-    """What a restore had laid out when it died before it began."""
+    """Delete what a restore had laid out if it was killed before the new timeline began."""
     record = home.record
     for path in home.path(home.layout.stages).glob("*/t*"):
         line, _, generation = path.name.removeprefix("t").partition(".")
         if line.isdigit() and (
             int(line) > record.timeline or (int(line) == record.timeline and int(generation or 0) > record.generation)
         ):
-            home.discard(path)  # to a driver that was given up, what its successor works with looks the same
+            home.discard(path)  # a driver that was replaced cannot tell its successor's files from leftovers
     sweep_aside(home)
 
 
 def _remove_other_timelines(home: JobHome) -> None:
-    """Lines of history that were left can be returned to by their snapshots only, which have their own copies."""
+    """Timelines that were left are needed no more: their snapshots have copies of their own."""
     stages = home.path(home.layout.stages)
     for path in (*stages.glob("*/t*"), *stages.glob("*/starts-t*.json")):
         line = path.name.removeprefix("starts-").removeprefix("t").partition(".")[0]

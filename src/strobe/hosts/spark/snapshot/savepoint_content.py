@@ -98,7 +98,7 @@ def _file(value: Any, record: ChannelRecord) -> tuple[RelativePath, int, int]:
 
 def _whole(value: object, what: str) -> int:
     if value.__class__ is not int or not 0 <= int(str(value)) < 1 << 63:
-        raise ValueError(f"{what} {value!r:.80} is no number that can be")
+        raise ValueError(f"{what} {value!r:.80} is not a possible number")
     return int(str(value))
 
 

@@ -27,13 +27,13 @@ __all__ = [
     "longest_partition", "rows_of_one_key", "too_long",
 ]  # fmt: skip
 
-ROW: Final = "__strobe_row"  # the number of a row, while rows are looked at
+ROW: Final = "__strobe_row"  # the number of a row, while rows are checked
 _RESERVED: Final = ("__strobe_", "__delta_rs_")
 _LONGEST: Final = 255  # bytes of a directory's name
 
 
 def check_columns(context: SinkContext, key: Sequence[str], partition_by: Sequence[str], what: str) -> None:
-    """Misuse if the stage does not have these columns, or if they have a type that cannot do it."""
+    """Misuse if the stage does not have these columns, or if they have a type that cannot be a key or a partition."""
     where, fields = f"Stage {context.stage!r} writes to {what}", {f.name: f.dataType for f in context.schema.fields}
     for option, names in (("key", key), ("partition_by", partition_by)):
         missing = [name for name in names if name not in fields]

@@ -152,7 +152,7 @@ def take_back(was: Was, timeline: int) -> None:
     """Show what belongs to the snapshot and nothing else. Doing it again changes nothing."""
     left = was.path / HIDDEN / _LEFT
     left.mkdir(parents=True, exist_ok=True)
-    for batch in reversed(shown(was.path)):  # the newest first: what a reader sees meanwhile has no hole
+    for batch in reversed(shown(was.path)):  # the newest first: what a reader sees meanwhile has no gap
         if batch not in was.lineage and batch[0] != timeline:
             os.rename(was.path / directory_name(*batch), left / directory_name(*batch))
     for batch in shown(left):
