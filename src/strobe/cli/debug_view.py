@@ -111,7 +111,7 @@ class Page(ModalScreen[None]):
 
 
 def as_text(lines: Iterable[str]) -> Text:
-    """What somebody else wrote does not command the terminal, and is no markup."""
+    """Text from outside as plain text: it cannot control the terminal, and is not read as markup."""
     return Text(printable("\n".join(lines)), no_wrap=True, overflow="ellipsis")
 
 

@@ -55,7 +55,7 @@ def stop_words(stop: Stop) -> str:
     name = f"{'Snapshots' if many else 'Snapshot'} {', '.join(map(str, stop.snapshots))}"
     if stop.exact:
         return f"{name} {'were' if many else 'was'} recorded here."
-    return f"{name}: what was recorded is no consistent cut. This is the smallest one that has all of it."
+    return f"{name}: what was recorded is not a consistent cut. This is the smallest one that has all of it."
 
 
 def step_lines(run: Run, cut: Positions, chosen: int) -> Iterator[str]:

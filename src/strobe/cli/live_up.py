@@ -47,7 +47,7 @@ class Seconds(click.ParamType[float]):
         except ValueError:
             number = -1.0
         if not (0 <= number < 1e7) or (number == 0 and not self.zero):
-            self.fail(f"{value!r} is no number of seconds{' from 0 up' if self.zero else ' above 0'}.", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds{' from 0 up' if self.zero else ' above 0'}.", param, ctx)
         return number
 
 

@@ -85,7 +85,7 @@ def parse_partitions(given: tuple[str, ...]) -> tuple[int | None, dict[str, int]
         uid, equals, number = word.rpartition("=")
         if not number.isdecimal() or int(number) < 1 or (equals and not uid):
             raise Misuse(
-                f"-p {word}: that is no number of partitions.",
+                f"-p {word}: that is not a number of partitions.",
                 untouched="Nothing was started.",
                 next="Give a whole number of at least 1 for all stages (-p 8), or for one (-p balances=8).",
             )

@@ -80,7 +80,7 @@ def _tables(cut: Cut, session: Session, shape: str) -> None:
 
 
 def spelled(relation: Relation) -> str:
-    """As a query names it: in quotes if the name is no plain word."""
+    """As a query names it: in quotes if the name is not a plain word."""
     name = relation.name if relation.name.isidentifier() else f'"{relation.name}"'
     return f"{relation.schema}.{name}"
 

@@ -118,7 +118,7 @@ def supervised(supervision: Supervision) -> str:
 
 
 def _watch(job: str, session: Session) -> None:
-    """Until the job is over, or Ctrl-C, which is no error here."""
+    """Until the job is over, or Ctrl-C, which is not an error here."""
     console = session.console
     try:
         if not console.is_terminal:

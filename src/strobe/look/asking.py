@@ -19,7 +19,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """`place` is where the snapshot is, if it is no checkpoint of the job's."""
+    """`place` is where the snapshot is, if it is not a checkpoint of the job's."""
 
     snapshot: int
     invariants: list[str]

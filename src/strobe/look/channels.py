@@ -91,7 +91,7 @@ def _files_of(commit: Any, record: ChannelRecord) -> Iterable[tuple[str, int]]:
         raise ValueError("a commit has no position")
     for file in commit["files"]:
         if file["path"] not in record.content:
-            raise ValueError(f"{file['path']!r:.120} is no file of it")
+            raise ValueError(f"{file['path']!r:.120} is not a file of it")
         yield file["path"], position
 
 

@@ -86,7 +86,7 @@ class Cut:
         return self._others
 
     def close(self) -> None:
-        """Lets go of the snapshot, and keeps what was decoded. Closing twice is no fault."""
+        """Lets go of the snapshot, and keeps what was decoded. Closing twice is not an error."""
         for other in self._others.values():
             other.close()
         if self._engine is not None:

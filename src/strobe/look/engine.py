@@ -189,7 +189,7 @@ class Engine:
             self._db.execute(f"create or replace view {place} as select * from temp.main.{name}")  # noqa: S608
         except (duckdb.Error, RuntimeError) as error:
             raise Failed(
-                f"{relation.full_name} is no table that can be asked: {_message(error)}",
+                f"{relation.full_name} is not a table that can be asked: {_message(error)}",
                 untouched="Nothing was changed.",
                 next="Other relations of the snapshot can be asked all the same.",
             ) from error

@@ -70,7 +70,7 @@ def _read(lines: BinaryIO, asked: queue.SimpleQueue[bytes]) -> None:
 def main() -> None:
     os.nice(_NICE)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a user's function prints is no answer
+    os.dup2(2, 1)  # what a user's function prints is not an answer
     lines = sys.stdin.buffer
     setup = msgspec.json.decode(lines.readline(), type=Setup)
     invariants = _invariants(setup)

@@ -69,7 +69,7 @@ class KeptRows:
             self._sums: dict[str, Any] = json.loads(bytes(data[inner : data.size - _END.size]))
             self._table = _opened(data.slice(0, inner))
         except (struct.error, ValueError, OSError, pa.ArrowException) as error:
-            raise NotAsWritten(f"it is no file of rows: {error!s:.200}") from error
+            raise NotAsWritten(f"it is not a file of rows: {error!s:.200}") from error
         if not self._table.schema.equals(schema) or not isinstance(self._sums, dict):
             raise NotAsWritten("it has other columns")
         self._believed: set[str] = set()

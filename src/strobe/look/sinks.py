@@ -81,4 +81,4 @@ def _rows(name: str, file: Any) -> pa.Table:
         return pyarrow.json.read_json(pa.BufferReader(file.read()))
     if ".csv" in name:
         return pyarrow.csv.read_csv(pa.BufferReader(file.read()))
-    raise Failed(f"{name} is no Parquet, JSON or CSV file")
+    raise Failed(f"{name} is not a Parquet, JSON or CSV file")

@@ -120,7 +120,7 @@ def _scalar(name: str) -> SparkType:
     if match := _DECIMAL.fullmatch(name):
         precision, scale = int(match[1]), int(match[2])
         if not 1 <= precision <= 38 or not -38 <= scale <= 38:
-            raise ValueError(f"{name!r} is no decimal")
+            raise ValueError(f"{name!r} is not a decimal")
         return SparkType("decimal", pa.decimal128(precision, scale), inline=precision <= 18)
     if match := _INTERVAL.fullmatch(name):
         if match[1] in ("year", "month"):

@@ -26,7 +26,7 @@ _MOST_ELEMENTS: Final = 1 << 31
 
 def decode_rows(rows: Rows, fields: tuple[Field, ...], places: frozenset[int] | None = None) -> list[pa.Array]:
     """A column for each field; of those that are not asked for by their `places`, one without rows. ValueError if the
-    bytes are no such rows."""
+    bytes are not such rows."""
     head = (len(fields) + 63) // 64 * 8
     if len(rows) and int((rows.ends - rows.starts).min()) < head + 8 * len(fields):
         raise ValueError("a row is shorter than its fields")

@@ -337,7 +337,7 @@ def _compare(
 
 def _number(value: Any) -> Any:
     if not isinstance(value, int | float):
-        raise TypeError(f"{type(value).__name__} is no number")
+        raise TypeError(f"{type(value).__name__} is not a number")
     return value
 
 

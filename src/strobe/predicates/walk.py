@@ -38,8 +38,8 @@ __all__ = ["Stop", "Trail", "Walk", "walk_through"]
 
 @dataclass(frozen=True)
 class Stop:
-    """A consistent cut at which snapshots were recorded. `exact` is False if what they recorded is no consistent cut:
-    then `at` is the smallest one that has all of it."""
+    """A consistent cut at which snapshots were recorded. `exact` is False if what they recorded is not consistent: then
+    `at` is the smallest one that has all of it."""
 
     at: Positions
     snapshots: tuple[SnapshotId, ...]

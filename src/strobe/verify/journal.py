@@ -249,7 +249,7 @@ def _check_end(
 
 
 def _refuse(constant: str) -> Json:
-    raise Fault(f"{constant} is no JSON value")
+    raise Fault(f"{constant} is not a JSON value")
 
 
 def _short(text: str) -> str:

@@ -141,7 +141,7 @@ def _unknown_node(position: int, event: Event) -> Violation:
     return Violation(
         Rule.UNKNOWN_NAME,
         f"The journal (line {position + 2}) has an event of {event.node!r}, "  # type: ignore[union-attr]
-        "which is no node of the graph.",
+        "which is not a node of the graph.",
         second=Place(position, event),
     )
 

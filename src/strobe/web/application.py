@@ -120,7 +120,7 @@ def _endpoint(
             why = (
                 str(error)
                 if isinstance(error, msgspec.DecodeError)
-                else f"one of {', '.join(operation.query)} is no number"
+                else f"one of {', '.join(operation.query)} is not a number"
             )
             return _refused(400, Misuse(f"The request cannot be read: {why}.", untouched="Nothing was changed."))
         act = functools.partial(operation.act, desk, request.path_params, numbers, body)

@@ -26,7 +26,7 @@ from strobe.web.views import BarrierView, ChannelView, JobRow, JobView, StageVie
 
 __all__ = ["HomeReader"]
 
-_OWN: Final = ("uid", "state", "error")  # of a stage's status: what is no figure
+_OWN: Final = ("uid", "state", "error")  # of a stage's status: what is not a figure
 _NOT_FACTS: Final = ("job", "state", "stages", "checkpoints", "sinks", "channels", "barriers", "error", "seconds")
 
 

@@ -131,7 +131,7 @@ def _public(url: str) -> SplitResult | None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise Misuse(
-            f"{url!r} is no address of a page.", untouched="Nothing was started.",
+            f"{url!r} is not the address of a page.", untouched="Nothing was started.",
             next="Such as --public-url https://ops.example.org/strobe",
         )  # fmt: skip
     return parts

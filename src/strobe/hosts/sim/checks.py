@@ -2,7 +2,7 @@
 
 A workload says of each state what its node waits for, whether it is active, what it keeps (`workloads.base`). The
 simulator can do what no live system can: ask the same of the whole world at one moment. So it knows whether what a
-snapshot shows is really there. If it is not, the snapshot shows a *phantom*, and was no consistent cut.
+snapshot shows is really there. If it is not, the snapshot shows a *phantom*, and was not a consistent cut.
 """
 
 from __future__ import annotations

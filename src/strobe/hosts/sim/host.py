@@ -160,7 +160,7 @@ class Host:
     def _send(self, site: Site, channel: ChannelId, payload: Json) -> None:
         wire = self.wires[channel]
         if wire.source != site.id:
-            raise HostFault(f"The application of {site.id!r} sent on {channel!r}, which is no output of it.")
+            raise HostFault(f"The application of {site.id!r} sent on {channel!r}, which is not one of its outputs.")
         seq = wire.seq = wire.seq + 1
         message = Message(seq, payload)
         if self._log is not None:

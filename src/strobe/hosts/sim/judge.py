@@ -1,6 +1,6 @@
 """What can go wrong in a run, and how the host sees it without a journal.
 
-Six kinds of failure: a complete snapshot is no consistent cut (law 1), or breaks the workload's invariant; a machine
+Six kinds of failure: a complete snapshot is not a consistent cut (law 1), or breaks the workload's invariant; a machine
 refuses an input, which is some other machine's fault; a channel carries another number of markers than one; the run
 comes to rest although a snapshot, or the system itself, has not finished (law 2). The sixth is asked for by name: a
 snapshot shows a stable predicate that does not hold.

@@ -211,7 +211,7 @@ def count_of(item: bytes) -> tuple[SnapshotId, int] | None:
 def item_to_json(item: bytes) -> Json:
     """A message as a journal shows it; needs no registered class. `message_from_json` gives it back.
 
-    A plain value that JSON does not have (bytes, keys that are no text), or that would look like a message, goes with
+    A plain value that JSON does not have (bytes, keys that are not text), or that would look like a message, goes with
     its bytes: nothing is lost.
     """
     name, body = decode_plain(item)[:2]
@@ -259,7 +259,7 @@ def _unknown(item: bytes) -> PeerFault:
     try:
         name = decode_plain(item)[0]
     except (PeerFault, TypeError, LookupError):
-        return PeerFault(f"{len(item)} bytes that are no message came: they begin with {item[:8].hex()}.")
+        return PeerFault(f"{len(item)} bytes that are not a message came: they begin with {item[:8].hex()}.")
     return PeerFault(
         f"A message {name!r} came, which this process does not know.",
         next="Mark its class with @message, in a module that sender and receiver import.",
@@ -274,7 +274,7 @@ def decode_plain(data: bytes | memoryview) -> Any:
     try:
         return _plain(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerFault(f"{len(data)} bytes are no value: {error}.") from None
+        raise PeerFault(f"{len(data)} bytes are not a value: {error}.") from None
 
 
 def encode_state(state: Any, whose: str) -> bytes:

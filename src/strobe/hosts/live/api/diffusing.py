@@ -36,7 +36,7 @@ from strobe.protocol.dijkstra_scholten import (
 __all__ = ["AsyncDetecting", "Detecting", "TerminationSignal", "check_root", "ways_back"]
 
 SAVED: Final = "@termination"  # the key of the machine's part in a recorded state
-STATE: Final = "@state"  # the process's own part, where that is no dict
+STATE: Final = "@state"  # the process's own part, where that is not a dict
 
 
 @message
@@ -50,7 +50,7 @@ class TerminationSignal:
 def check_root(graph: Graph, root: str) -> None:
     """Signals go back: every channel needs one that leads the other way."""
     if root not in graph.nodes:
-        raise Misuse(f"The root {root!r} is no node.", next=f"The nodes are: {', '.join(graph.nodes)}.")
+        raise Misuse(f"The root {root!r} is not a node.", next=f"The nodes are: {', '.join(graph.nodes)}.")
     for node in graph.nodes:
         ways_back(graph, node)
 

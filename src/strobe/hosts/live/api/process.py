@@ -160,7 +160,7 @@ class Process:
         """The state, as a value that the codec can write. It is written before the next step, or from a copy."""
         if not dataclasses.is_dataclass(self):
             raise Misuse(
-                f"{type(self).__name__} is no dataclass, and has no snapshot() and restore() of its own.",
+                f"{type(self).__name__} is not a dataclass, and has no snapshot() and restore() of its own.",
                 next="Make it a dataclass, or define both.",
             )
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -152,7 +152,7 @@ def _lines(life: Path, name: str, read: Callable[[Any], Any]) -> Iterator[Any]:
                 value = read(json.loads(line))
             except (Fault, ValueError, LookupError, TypeError) as error:
                 raise Damaged(
-                    f"{path}, line {number}: this is no line of a journal ({error}).",
+                    f"{path}, line {number}: this is not a line of a journal ({error}).",
                     untouched="The file was not changed.",
                 ) from None
             yield value

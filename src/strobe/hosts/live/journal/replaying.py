@@ -133,7 +133,7 @@ def _handler(process: Process, action: Json) -> tuple[Callable[..., Any], tuple[
     for key, name in _HANDLERS.items():
         if isinstance(action, dict) and key in action:
             return getattr(process, name), (str(action[key]),) if key == "timer" else ()
-    raise Misuse(f"The journal has an action of {process.name} that is no handler's: {action!r}.")
+    raise Misuse(f"The journal has an action of {process.name} that is not a handler's: {action!r}.")
 
 
 def _state(process: Process) -> Json:
@@ -150,7 +150,7 @@ def _restore(process: Process, state: Json) -> None:
         process.restore(state)
         return
     if not isinstance(state, dict):
-        raise Misuse(f"The journal's state of {process.name} is no state of {type(own).__name__}.")
+        raise Misuse(f"The journal's state of {process.name} is not a state of {type(own).__name__}.")
     process.restore({**state, **_native(own, state)})
 
 

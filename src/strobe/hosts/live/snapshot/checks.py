@@ -189,7 +189,7 @@ def _heap(who: str, value: Any) -> Mapping[Hashable, Iterable[Hashable]]:
 def _references(who: str, value: Any) -> Iterable[Hashable]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise Misuse(
-            f"{who} gives {value!r}, which is no list of references.",
+            f"{who} gives {value!r}, which is not a list of references.",
             untouched="Nothing was decided.",
             next="Give names of objects, in a list, a set or a tuple.",
         )

@@ -103,7 +103,7 @@ def write(gathering: Gathering, graph: Graph, job: str, protocol: str, completed
     violations += _miscounted(gathering, graph)
     if violations:
         raise InconsistentCut(
-            f"Snapshot {gathering.snapshot} is no consistent cut: {violations[0]}",
+            f"Snapshot {gathering.snapshot} is not a consistent cut: {violations[0]}",
             untouched="It was not written; earlier snapshots are untouched.",
         )
     gathering.session.complete(manifest)

@@ -115,7 +115,7 @@ def _hung_up(connection: socket.socket) -> bool:
 
 
 def live_runtime(home: Path, name: str) -> Runtime | None:
-    """None if it is no live system, or was never started here."""
+    """None if it is not a live system, or was never started here."""
     runtime = read_runtime(home, name)
     return runtime if runtime is not None and runtime.kind == LIVE else None
 
@@ -144,7 +144,7 @@ def the_system(home: Path, name: str | None) -> str:
         )
     if live_runtime(home, name) is None:
         raise Misuse(
-            f"{name!r} is no live system.", untouched="Nothing was changed.", next=f"See: strobe status {name}"
+            f"{name!r} is not a live system.", untouched="Nothing was changed.", next=f"See: strobe status {name}"
         )
     return name
 

@@ -380,7 +380,7 @@ class Job:
         ).start()
 
     def _stage_failed(self, runner: StageRunner, why: str) -> None:
-        ended = runner.failure if isinstance(runner.failure, SparkEnded) else None  # which is no fault of the stage
+        ended = runner.failure if isinstance(runner.failure, SparkEnded) else None  # not the stage's fault
         self._fail(
             ended.what if ended is not None else f"stage {runner.spec.uid!r} failed for good: {why}", started=True
         )

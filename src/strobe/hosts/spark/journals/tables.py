@@ -46,7 +46,7 @@ _ROWS: Final = 250_000  # of a row group
 
 
 def open_table(session: SparkSession, name: str) -> DataFrame:
-    """The events; Misuse if this is no journal."""
+    """The events; Misuse if this is not a journal."""
     try:
         events = session.read.parquet(name)
     except (PySparkException, Py4JError) as error:
@@ -59,7 +59,7 @@ def open_table(session: SparkSession, name: str) -> DataFrame:
         if types.get(column) != wanted:
             found = f"is {types[column].simpleString()}" if column in types else "is missing"
             raise Misuse(
-                f"{name} is no journal: its column {column!r} {found}, and should be {wanted.simpleString()}.",
+                f"{name} is not a journal: its column {column!r} {found}, and should be {wanted.simpleString()}.",
                 untouched="Nothing was looked at.",
                 next="docs/reference/predicates.md has the columns.",
             )

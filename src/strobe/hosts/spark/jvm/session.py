@@ -295,7 +295,7 @@ def _not_started(master: str, error: Exception) -> StrobeError:
     what = said[0].partition("Exception: ")[2] if said else str(error).partition("\n")[0]
     if "Could not parse Master URL" in str(error):
         return Misuse(
-            f"--master {master!r} is no address of a Spark master.",
+            f"--master {master!r} is not the address of a Spark master.",
             untouched="Nothing was started.",
             next="Use local[N], spark://HOST:PORT, or what else Spark's --master takes.",
         )

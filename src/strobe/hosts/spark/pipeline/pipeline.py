@@ -416,7 +416,7 @@ def _listed(reads: Any, where: str) -> list[str | Feedback]:
 
 
 def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:
-    """A channel's DataFrame is passed by name; a uid that is no identifier ('a-b') is passed with underscores."""
+    """A channel's DataFrame is passed by name; a uid that is not an identifier ('a-b') is passed with underscores."""
     wanted = [argument_name(n) for n in names] or [SESSION]
     parameters = inspect.signature(function).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):

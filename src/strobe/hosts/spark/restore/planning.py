@@ -184,7 +184,7 @@ def _check_snapshot(found: Located, manifest: Manifest, options: RestoreOptions,
     for violation in check_manifest(manifest)[:1]:
         findings.problems.append(
             Damaged(
-                f"Snapshot {manifest.snapshot} is no consistent cut: {violation.sentence}",
+                f"Snapshot {manifest.snapshot} is not a consistent cut: {violation.sentence}",
                 untouched="Nothing was changed.",
                 next="Restore another one.",
             )

@@ -90,7 +90,7 @@ def _commit(value: Any, record: ChannelRecord) -> ContentCommit:
 def _file(value: Any, record: ChannelRecord) -> tuple[RelativePath, int, int]:
     path, rows, size = value["path"], _whole(value["rows"], "rows"), _whole(value["size"], "size")
     if not isinstance(path, str) or path not in record.content:
-        raise ValueError(f"{path!r:.120} is no file of it")
+        raise ValueError(f"{path!r:.120} is not a file of it")
     if record.content[path].size != size:
         raise ValueError(f"{path!r:.120} has {record.content[path].size} bytes, not {size}")
     return RelativePath(path), rows, size  # a key of `content`: the manifest has checked those

@@ -177,7 +177,7 @@ def may_hold(file: TableFile, of_rows: Sequence[Mapping[str, Range]], key: Seque
 
 
 def _bounds(footer: pq.FileMetaData) -> dict[str, tuple[Any, Any, int | None]]:
-    """(smallest, largest, nulls) of each column that is no nested one; None where it is not known."""
+    """(smallest, largest, nulls) of each column that is not nested; None where it is not known."""
     found: dict[str, tuple[Any, Any, int | None]] = {}
     for index in range(footer.num_columns):
         column = footer.schema.column(index)

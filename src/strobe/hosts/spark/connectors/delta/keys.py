@@ -2,7 +2,7 @@
 
 Two rows have the same key if each key column is the same as SQL's `IS NOT DISTINCT FROM` has it: a null is equal to a
 null, NaN to NaN, and -0.0 to 0.0. Strings and bytes are compared as they are. A struct is compared field by field, so
-that the `window` of an aggregate is a key; an array element by element. Maps have no order and are no keys.
+that the `window` of an aggregate is a key; an array element by element. Maps have no order and are not keys.
 
 A partition is a directory whose name has the value as text. What text does not hold without loss cannot be one, and
 Delta itself keeps an empty string there as null.

@@ -129,7 +129,7 @@ def outlook(
         return _of_fork(where, what, there and not again, was, context, keyed, evolves, copied=there)
     if not there:
         gone = Failed(
-            f"{what} is gone: {where} is no Delta table any more, so it cannot go back to version {version}.",
+            f"{what} is gone: {where} is no longer a Delta table, so it cannot go back to version {version}.",
             untouched="Nothing was changed.",
             next="Put it back, or give the sink another path: it then starts empty.",
         )
@@ -181,7 +181,7 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
     """Why the table cannot be read as it was at that version; None if every file of it is still there."""
     try:
         if not DeltaTable.is_deltatable(str(path)):
-            raise Failed(f"{path} is no Delta table.")
+            raise Failed(f"{path} is not a Delta table.")
         for file in (path / f.path for f in table_files(path, version)):
             if not file.is_file():
                 raise Failed(f"{file} is gone.")

@@ -95,7 +95,7 @@ def recorded(position: Json) -> Was | None:
     if path is None:
         return None
     if not isinstance(lines, list) or not all(isinstance(line, list) and len(line) == 2 for line in lines):
-        raise damaged(f"{lines!r:.80} is no list of timelines and batches.")
+        raise damaged(f"{lines!r:.80} is not a list of timelines and batches.")
     return Was(path, Lineage(tuple((position_number(t, "timeline"), position_number(b, "batch")) for t, b in lines)))
 
 

@@ -49,7 +49,7 @@ def checked_settings(options: Mapping[str, Any] | None, where: str, taken: Colle
     settings: dict[str, Any] = {}
     for name, value in (options or {}).items():
         if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
-            raise Misuse(f"{where}: options has {name!r}, which is no setting of a Kafka client.")
+            raise Misuse(f"{where}: options has {name!r}, which is not a setting of a Kafka client.")
         settings[_JAVA_NAMES.get(name, name)] = value
     for name in taken:
         if name in settings:

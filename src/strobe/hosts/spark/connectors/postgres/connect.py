@@ -189,7 +189,7 @@ def split_name(name: str) -> tuple[str | None, str]:
     """`schema.table` or `table`; names are taken as they are, without folding."""
     schema, dot, table = name.rpartition(".")
     if not table or (dot and not schema):
-        raise Misuse(f"{name!r} is no name of a table.", next="It is TABLE or SCHEMA.TABLE.")
+        raise Misuse(f"{name!r} is not the name of a table.", next="It is TABLE or SCHEMA.TABLE.")
     return schema or None, table
 
 
