@@ -286,7 +286,7 @@ def test_a_wrong_token_is_refused_with_one_message(ledger: Running) -> None:
         for command in ("status", "checkpoint", "cancel"):
             done = ledger.ask(command, "ledger")
             assert done.code == 1
-            assert "the token does not fit" in done.err
+            assert "the token is wrong" in done.err
             assert ledger.ask(command, "ledger", "--json").json["error"]["exit_code"] == 1
     finally:
         token.write_text(right)

@@ -36,7 +36,7 @@ _WRONG = (Outcome.VIOLATED, Outcome.FAILED)
 @click.option("--last", type=Whole(1), metavar="N", help="With --all: only the last N.")
 @common_options
 def checks_command(job: str, everything: bool, last: int | None, session: Session) -> int:
-    """Show what the invariants of JOB were found to be, whether it runs or not.
+    """Show the verdicts on the invariants of JOB, whether it runs or not.
 
     The exit code is 1 if the last verdict on an invariant is that it is violated, or that it could not be evaluated, or
     if rows are held back because of an earlier one.

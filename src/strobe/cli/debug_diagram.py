@@ -7,7 +7,7 @@ line of its receipt alone.
 A cut is shown by its lanes: solid as far as the cut goes, dotted from the first step that it lacks. If the cut is one
 that the recorded order passed through, that is a straight line; if not, a staircase.
 
-Nothing here knows a terminal: a line is made of pieces, each with the role that its text plays.
+Nothing here depends on a terminal: a line is made of pieces, each with the role of its text.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def cut_lines(run: Run, walk: Walk, cut: Positions) -> Iterator[str]:
 
 
 def snapshot_lines(run: Run, cut: Positions, notes: Sequence[str] = ()) -> Iterator[str]:
-    """States, each with what there is to note of it, and messages in flight."""
+    """States, each with its notes, and messages in flight."""
     at = run.cut(cut)
     yield ""
     yield "States"
@@ -75,7 +75,7 @@ def step_lines(run: Run, cut: Positions, chosen: int) -> Iterator[str]:
 
 
 def difference_lines(ours: Run, theirs: Run, names: tuple[str, str], found: Difference) -> Iterator[str]:
-    """Side by side: how long the runs are the same, what each does then, how each ends."""
+    """Compare two runs: how long they are the same, what each does then, how each ends."""
     if found.none:
         yield f"{names[0]} and {names[1]} are the same run: {plural(ours.computation.events, 'step')}."
         return

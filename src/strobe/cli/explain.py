@@ -98,7 +98,7 @@ def _find(session: Session, job: str, number: int | None, store: SnapshotStore) 
         number = tried[-1] if tried else kept[-1] if kept else None
     if number is None:
         raise Misuse(
-            f"No snapshot of job {job!r} has been tried yet, or nobody noted it.",
+            f"No snapshot of job {job!r} has been tried yet, or it was not noted.",
             next=f"Take one: strobe checkpoint {job}",
         )
     past, manifest = read_past(file, number), None
@@ -123,7 +123,7 @@ def _find(session: Session, job: str, number: int | None, store: SnapshotStore) 
 
 
 def _graph_beside(past: PastSnapshot, store: SnapshotStore) -> Graph | None:
-    """That of a checkpoint which is kept, if its stages are the same: a snapshot that is gone did not leave its own."""
+    """The graph of a kept checkpoint, if its stages are the same. A snapshot that is gone has left no graph."""
     for snapshot in reversed(store.list()):
         try:
             graph = store.load(snapshot).graph

@@ -163,7 +163,7 @@ def _progress() -> Iterator[Callable[[ExploreProgress], None]]:
 
 
 def _smallest(report: ExploreReport) -> Run | None:
-    """The smallest run found that fails: nodes, channels, actions and choices are taken away while it still does."""
+    """The smallest failing run: nodes, channels, actions and choices are removed as long as it still fails."""
     if not report.counterexamples:
         return None
     example = min(report.counterexamples, key=lambda c: len(c.schedule))

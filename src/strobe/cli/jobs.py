@@ -143,7 +143,7 @@ def stop_command(job: str, directory: str | None, drain: bool, session: Session)
     """End a job with a savepoint: nothing that it does after the savepoint becomes visible.
 
     With --drain no more is read from the sources, the channels run empty, and event time comes to its end: all windows
-    are closed and all event-time timers fire. Use it when the job shall not go on.
+    are closed and all event-time timers fire. Use it when the job is not to go on.
 
     If the savepoint fails, the job goes on. Rows that invariants hold back stay where they are; after --drain, which is
     to deliver everything, the exit code is 1 then.
@@ -157,7 +157,7 @@ def stop_command(job: str, directory: str | None, drain: bool, session: Session)
     session.say(f"{job} is stopped.")
     show_doubt(session, job)
     if drain and held is not None:
-        rest = "keep its home until the rows that are held are let go, or thrown away."
+        rest = "keep its home until the rows that are held are released, or thrown away."
         session.say((f"{job} is drained, but not everything is delivered: {rest}", "bold red"))
     _show_savepoint(session, done, held=held is not None)
     return int(drain and held is not None)
@@ -212,7 +212,7 @@ def _show_history(session: Session, history: list[PastFigures]) -> None:
 
 
 def show_doubt(session: Session, job: str) -> None:
-    """What the end has left that a complete snapshot names and no sink has committed yet."""
+    """Show what a complete snapshot names and no sink has committed yet."""
     entries = [e for ledger in read_ledgers(session.home, job).values() for e in ledger.entries]
     doubt = [e for e in entries if e.state is PartState.DECIDED]
     held = held_on_disk(session.home, job)

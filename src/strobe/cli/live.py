@@ -127,7 +127,7 @@ def restore_command(name: str, snapshot: str, session: Session) -> None:
     """Take a running system back to one of its snapshots.
 
     SNAPSHOT is a number, as `strobe live status` shows it, or else the directory of a snapshot, or NAME/ID. What
-    happened since is undone; a snapshot is taken first thing, so that the system goes on from there if it is ended.
+    happened since is undone; a new snapshot is taken at once, so that the system goes on from there if it is ended.
     """
     system = the_system(session.home, name)
     wanted: int | str = int(snapshot) if snapshot.isdecimal() else snapshot
@@ -203,7 +203,7 @@ def _short(value: Any, limit: int = 200) -> str:
 @click.option("--now", is_flag=True, help="Without a last snapshot.")
 @common_options
 def down_command(name: str | None, now: bool, session: Session) -> None:
-    """End a system, and all of its nodes; returns when nothing of it runs any more."""
+    """End a system, and all of its nodes; returns when no process of it is running."""
     system = the_system(session.home, name)
     done = ask(session.home, system, "POST", "/v1/down", {"snapshot": not now}, timeout=None)
     if session.json:

@@ -1,4 +1,4 @@
-"""`strobe live up` and `strobe live node`: the processes that stay."""
+"""`strobe live up` and `strobe live node`: the commands that run until the system ends."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class _Logs:
         self._last = ""
 
     def _show(self, record: logging.LogRecord) -> None:
-        """What is said again and again, such as by a peer with a wrong key, is shown once."""
+        """Show a line. One that is repeated, such as by a peer with a wrong key, is shown once."""
         said = record.getMessage()
         if said != self._last:
             self._last = said

@@ -64,7 +64,7 @@ def logs_command(job: str, follow: bool, lines: int, session: Session) -> None:
 
 def _follow(file: BinaryIO, home: Path, job: str) -> None:
     while True:
-        live = is_held(home, job)  # asked first, so that nothing which it wrote before its end is missed
+        live = is_held(home, job)  # asked before the file is read, so that what it wrote before its end is not missed
         while data := file.read(1 << 16):
             click.echo(printable(data.decode(errors="replace")), nl=False)
         if not live:

@@ -1,4 +1,4 @@
-"""`strobe release JOB SNAPSHOT`: let go what invariants keep back."""
+"""`strobe release JOB SNAPSHOT`: release what invariants hold back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["release_command"]
 @click.argument("snapshot")
 @common_options
 def release_command(job: str, snapshot: str, session: Session) -> None:
-    """Let go what invariants with on_violation="hold" keep back, up to and including SNAPSHOT.
+    """Release what invariants with on_violation="hold" hold back, up to and including SNAPSHOT.
 
     Their rows become visible, in order, whatever the invariants say. Later snapshots follow if they hold. Who said so,
     and when, is noted in the job's home. If JOB does not run, its next start makes them visible.

@@ -134,7 +134,7 @@ def show_resume(plan: ResumePlan, session: Session) -> None:
         session.say(f"  {uid:<20} {does}")
     _show_verdict(plan, session)
     if not plan.problems:
-        session.say(("✓ ", "green"), "Nothing that was checked speaks against it. Nothing was changed.")
+        session.say(("✓ ", "green"), "Every check has passed. Nothing was changed.")
 
 
 def _show_verdict(plan: RestorePlan | ResumePlan, session: Session) -> None:

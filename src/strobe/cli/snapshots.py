@@ -165,7 +165,7 @@ def _stages(manifest: Manifest, *, narrow: bool) -> Table:
 
 
 def _in_words(value: Json) -> str:
-    """What a sink said of itself, which may be anything: `path /out, version 4, letters (timeline 1, batch 2)`."""
+    """A sink's position, which may be any JSON, in words: `path /out, version 4, letters (timeline 1, batch 2)`."""
     if isinstance(value, dict):
         told = {k: v for k, v in sorted(value.items(), key=lambda item: item[0] != "path") if v is not None}
         return ", ".join(
@@ -177,7 +177,8 @@ def _in_words(value: Json) -> str:
 
 
 def _phases(manifest: Manifest, *, narrow: bool) -> Table:
-    """For each stage the phases of its part, which add up to what it took. An older Strobe noted only three."""
+    """For each stage the phases of its part, which add up to what it took. Older versions of Strobe noted only
+    three."""
     measured = all(node.timing is not None for node in manifest.nodes.values())
     rows = {
         uid: node.phases if measured else {"alignment": node.alignment_ms, "sync": node.sync_ms, "async": node.async_ms}
@@ -206,7 +207,7 @@ def _whole(manifest: Manifest) -> dict[str, float]:
     if slowest is None:
         return {}
     stages = manifest.nodes[slowest].duration_ms or 0.0
-    # The clock on the wall may have been set meanwhile; the stages' own is one that never is.
+    # The wall clock may have been set meanwhile; the stages measure with a monotonic clock.
     duration = max(milliseconds_between(manifest.started, manifest.completed), stages)
     return {"duration": duration, "stages": stages, "manifest": duration - stages}
 

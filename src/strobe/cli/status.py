@@ -70,7 +70,7 @@ def _runs(session: Session, job: str) -> bool:
 
 
 def _show_summary(session: Session, job: str) -> None:
-    """A job that does not run, or is of another kind."""
+    """Show a job that does not run, or that is a live system."""
     kind = job_kind(session, job)
     summary = {**asdict(summarise(session.home, job)), "kind": kind}
     supervision = read_supervision(session.home, job)
@@ -107,7 +107,7 @@ def _bad_files(session: Session, job: str) -> dict[NodeId, BadFiles]:
 
 
 def supervised(supervision: Supervision) -> str:
-    """Of a job that is not running now."""
+    """What the supervisor of a job that is not running will do."""
     status = supervision.status
     when = "" if supervision.next_start is None else f" in {max(0.0, supervision.next_start - time.time()):.0f} s"
     cause = f" Why: {status.cause}." if status.cause else ""
@@ -118,7 +118,7 @@ def supervised(supervision: Supervision) -> str:
 
 
 def _watch(job: str, session: Session) -> None:
-    """Until the job is over, or Ctrl-C, which is not an error here."""
+    """Show it again and again, until the job is over, or until Ctrl-C, which is not an error here."""
     console = session.console
     try:
         if not console.is_terminal:

@@ -43,7 +43,7 @@ def head_of(report: Report) -> Text:
 
 
 def node_table(nodes: tuple[NodeReport, ...]) -> Table:
-    """One line each, whole on 80 columns unless names are long: then these are cut short, and never a figure."""
+    """One line each, fits into 80 columns unless names are long: then the names are cut short, never a figure."""
     table = _table("node")
     table.add_column("state", no_wrap=True)
     for name in ("process", "sent/s", "received/s", "queued", "on the way", "connected"):
@@ -125,7 +125,7 @@ def farewell(ending: Ending) -> str:
 
 
 class QuietView:
-    """Nothing is shown: the outcome alone is asked for, or nobody looks."""
+    """Shows nothing: only the outcome is asked for, or nobody watches."""
 
     def __enter__(self) -> QuietView:
         return self

@@ -66,7 +66,7 @@ def _from_log(found: Located, record: ChannelRecord, *, everything: bool = False
     for file in files:
         was_read = file.position is None or file.position <= after
         if everything and was_read and tree.find(f"{record.location}/{file.path}") is None:
-            continue  # every stage has read it, and the job has let it go
+            continue  # every stage has read it, and the job has deleted it
         parts += [(each.position, rows) for each, rows in read_files(table, (file,))]
     return parts, table.columns
 
@@ -103,7 +103,7 @@ def _marked(rows: pa.Table, marks: dict[str, str | int | None]) -> pa.Table:
 
 
 def _free(name: str, taken: list[str]) -> str:
-    """Columns of the user come first: ours gets a dash in front if it must."""
+    """A name for our own column: the user's columns keep theirs, ours gets an underscore in front if it must."""
     while name.lower() in {each.lower() for each in taken}:
         name = f"_{name}"
     return name

@@ -40,7 +40,8 @@ class SparkType:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`number` and `first`, the name under which it got that, tell a column of a channel through all its changes."""
+    """A column. `number` identifies a column of a channel through all its changes; `first` is the name that it had when
+    it got the number."""
 
     name: str
     type: SparkType

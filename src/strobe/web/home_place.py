@@ -54,7 +54,7 @@ class HomePlace:
         return self._bucket is not None
 
     def refresh(self) -> None:
-        """Jobs that are new in a bucket are found now and then; a store that cannot be asked changes nothing."""
+        """Look for new jobs in the bucket, now and then; if the store cannot be asked, nothing changes."""
         with self._lock:
             if self._bucket is None or time.monotonic() < self._until:
                 return

@@ -52,12 +52,12 @@ class HomeReader:
         return self._runtime(name).kind
 
     def names(self) -> tuple[str, ...]:
-        """Of all jobs and live systems."""
+        """The names of all jobs and live systems."""
         self._place.refresh()
         return jobs_in(self.home)
 
     def jobs(self) -> list[JobRow]:
-        """All of them; those that run are asked side by side."""
+        """All jobs and live systems; those that run are asked in parallel."""
         return list(self._pool.map(lambda name: self.row(name)[0], self.names()))
 
     def row(self, name: str) -> tuple[JobRow, Asked]:
@@ -243,7 +243,7 @@ def _mood(uid: str, status: Mapping[str, Any], held: set[str], row: JobRow) -> s
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """None if it is not that: a job of another version may say it in another way."""
+    """None if it does not fit: a job of another version may answer in another form."""
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:

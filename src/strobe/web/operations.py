@@ -36,7 +36,7 @@ Given = dict[str, Any]
 
 
 class NotThere(Misuse):
-    """A job, system or snapshot that nobody knows."""
+    """The job, system or snapshot does not exist."""
 
 
 # ── what requests take ──────────────────────────────────────────────────────────────────────────────────────────────

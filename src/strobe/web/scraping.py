@@ -25,7 +25,7 @@ def scrape(jobs: HomeReader, accept: str) -> tuple[bytes, str]:
     for name in jobs.names():
         row, asked = jobs.row(name)
         answers.append(Sample((name, row.kind), 1.0 if asked.status is not None else 0.0))
-        with contextlib.suppress(StrobeError):  # one of another version says it in another way
+        with contextlib.suppress(StrobeError):  # a job of another version answers in another form
             if asked.status is not None:
                 live = row.kind == "live"
                 families += (

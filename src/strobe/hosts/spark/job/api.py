@@ -260,7 +260,7 @@ def _describe(operation: Operation) -> dict[str, Any]:
                 "content": {"application/json": {"schema": answer}},
             },
             "400": {"description": "the request cannot be read", "content": error},
-            "401": {"description": "the token does not fit", "content": error},
+            "401": {"description": "the token is wrong", "content": error},
             "409": {"description": "refused: nothing was started", "content": error},
             "500": {"description": "it was tried and did not work", "content": error},
         },
