@@ -43,7 +43,7 @@ class Check:
         return cls(text, function_named(text)) if is_function_name(text) else cls(known_check(text))
 
     def fits(self, load: Workload) -> None:
-        """Misuse if the workload says nothing that the check could go by."""
+        """Misuse if the workload lacks the methods that the check needs."""
         if self.predicate is None:
             missing = _Parties(load, Cut(SnapshotId(0), {}, {})).can(self.name)
             if missing is not None:

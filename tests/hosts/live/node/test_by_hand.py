@@ -129,7 +129,7 @@ def test_a_node_with_another_key_or_another_tls_is_named_with_the_reason_and_ser
     keys = [(strobe.directory / name).read_text() for name in ("cluster.key", "other.key")]
     wrong = {
         "key": (topology(port, key="other.key", tls=right, nodes="b"), "does not know the key"),
-        "authority": (topology(port, tls=other, nodes="b"), "not one that the authority in [tls] vouches for"),
+        "authority": (topology(port, tls=other, nodes="b"), "the authority in [tls] has not signed its certificate"),
         "no-tls": (topology(port, nodes="b"), "perhaps it uses TLS, and this side does not"),
     }
     (strobe.directory / "two.toml").write_text(topology(port, tls=right, nodes="b"))

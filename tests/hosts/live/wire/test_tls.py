@@ -49,8 +49,8 @@ def stranger(right: Tls, other: Tls) -> Tls:
 @pytest.mark.parametrize(
     ("accepting", "dialling", "dialler_hears", "logged"),
     [
-        (0, 1, "not one that the authority in [tls] vouches for", "perhaps [tls] is not the same at both ends"),
-        (0, 2, "perhaps [tls] is not the same at both ends", "not one that the authority in [tls] vouches for"),
+        (0, 1, "the authority in [tls] has not signed its certificate", "perhaps [tls] is not the same at both ends"),
+        (0, 2, "perhaps [tls] is not the same at both ends", "the authority in [tls] has not signed its certificate"),
         (0, None, "perhaps it uses TLS, and this side does not", "[tls] has to be the same at both ends"),
         (None, 0, "perhaps [tls] is not the same at both ends", "at most"),
     ],

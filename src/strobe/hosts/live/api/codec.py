@@ -11,7 +11,7 @@ Nothing that arrives can name code to run: a name only picks a class that this p
 body is checked against that class's annotations. What does not fit is an error that names the field.
 
 A message is decoded by one call: all registered classes are one tagged union, in which the name picks the class. What
-that call refuses is decoded again in two steps, which find the words for the error.
+that call refuses is decoded again in two steps, which find out what is wrong.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def encode_message(value: Any) -> bytes:
 
 
 def encoding() -> tuple[Mapping[type, bytes], Callable[[Any], bytes]]:
-    """What `encode_message` adds: the head for each class, and the encoder of what follows. For senders in a hurry."""
+    """What `encode_message` adds: the head for each class, and the encoder of what follows. For the fast path of
+    sending."""
     return _heads, _encode
 
 
@@ -149,7 +150,7 @@ def _first_item(item: bytes) -> _Entry:
 
 
 def _entry(name: str, cls: Any) -> type:
-    """`[name, body]`. Never part of a cycle, hence of no interest to the garbage collector."""
+    """`[name, body]`. It is never part of a cycle, so the garbage collector need not track it."""
     return msgspec.defstruct(
         f"Item_{name}", [("body", cls)], array_like=True, tag=name, forbid_unknown_fields=True, gc=False
     )

@@ -81,7 +81,7 @@ class Process:
     def on_stop(self) -> None:
         """This life is over, because the system goes back to a snapshot or ends. Nothing can be sent any more."""
 
-    # ── what it says of itself, asked of a recorded state ───────────────────────────────────────────────────────────
+    # ── questions about a recorded state ────────────────────────────────────────────────────────────────────────────
     #
     # By `strobe live check` and `System.check`, of an instance that only looks at its state: nothing can be sent. A
     # class may also have `holds()`, what others may wait for, in words; and for garbage `objects()`, the objects that

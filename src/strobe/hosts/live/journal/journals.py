@@ -1,7 +1,7 @@
 """The journal of a system that has run, out of the parts in its home.
 
 The parts do not say of which graph they are; it is noted beside them at the start, and a start with another graph is
-refused, because two graphs make no journal.
+refused, because a journal has one graph.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def note_graph(home: Path, topology: Topology) -> None:
 
 
 def whole_journal(home: Path, name: str) -> Merging:
-    """What nodes write while it is read would look like receipts without sends: the system must have ended."""
+    """The whole journal. The system must have ended: lines that nodes write meanwhile could look like receipts without
+    sends."""
     if is_held(home, name):
         raise Misuse(
             f"System {name!r} runs: its journal is still being written.",

@@ -143,7 +143,7 @@ def _lines(life: Path, name: str, read: Callable[[Any], Any]) -> Iterator[Any]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        return  # nothing was written by then
+        return  # the file is still empty
     with file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -185,7 +185,7 @@ def _interleave(parts: Mapping[NodeId, Iterator[Event]], sent: dict[ChannelId, i
                     break
                 rest[node] = event = following
             moved = moved or taken > 0
-        stuck = not moved  # a send is missing: its receipt comes all the same, and the verifier will say so
+        stuck = not moved  # a send is missing: its receipt is written anyway, and the verifier will report it
 
 
 def _waits(event: Event, sent: Mapping[ChannelId, int], markers: Mapping[ChannelId, set[SnapshotId]]) -> bool:

@@ -1,8 +1,8 @@
 """A user's own processes as an application that can be replayed: each step of a journal, through the same handlers.
 
 A handler is a function of the process's state, the message and its sender, or the name of the timer: that is what lets
-a journal without states say what every state was. Whoever reads a clock, throws dice, looks into a file or depends on
-the order of a set breaks this, and is found out by what it sends or by what a snapshot recorded
+a journal without states say what every state was. A handler that reads a clock, uses random numbers, reads a file or
+depends on the order of a set breaks this, and is noticed by what it sends or by what a snapshot recorded
 (`strobe.predicates.faithful`).
 
 Handlers really run: what they do outside the system (files, requests) they do again. They can send nothing, their
@@ -166,7 +166,7 @@ def _native(process: Process, state: Mapping[str, Json]) -> dict[str, Any]:
                     value = msgspec.convert(state[name], hints[name], str_keys=True, strict=strict)
                     found[name] = decode_plain(encode_state(value, process.name))
                     break
-            # If neither does, `restore` says what does not fit.
+            # If neither fits, `restore` says what is wrong.
     return found
 
 

@@ -112,7 +112,7 @@ class Spool:
         self._write(data)
 
     def close(self) -> Data:
-        """Everything has come."""
+        """Call this when everything has come."""
         if self._file is not None:
             self._file.close()
             self._file = None

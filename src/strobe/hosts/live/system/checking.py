@@ -99,7 +99,7 @@ class Checker:
         self.reports = tuple(reports)
 
     def _tell(self, report: CheckReport, before: CheckReport) -> None:
-        """Once: what is found stays so, and what cannot be checked for one reason need be said only once, too."""
+        """Log it once: a finding stays, and so does the reason why a check cannot be made."""
         words = "; ".join((report.sentence, *report.details))
         if report.found is None and (before.found is not None or before.sentence != report.sentence):
             _log.warning("Check %s cannot be made on snapshot %s: %s", report.check, report.snapshot, words)

@@ -1,7 +1,8 @@
 """How other terminals reach a running system, over `strobe.hosts.shared.loopback`.
 
 `runtime.json` in the system's home says on which port, and what has become of the system. Requests are taken by threads
-and performed in the system's event loop, where everything else happens too. What nobody waits for any more is given up.
+and performed in the system's event loop, where everything else happens too. A request whose sender no longer waits is
+cancelled.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class CommandServer:
         self.port = self._server.port
 
     async def stop(self, patience: float = 2.0) -> None:
-        """Everybody who asked has an answer, or is told that there will be none."""
+        """Stop listening. Every open request gets its answer, or an error."""
         with self._lock:
             for future in self._waiting:
                 future.cancel()

@@ -105,7 +105,7 @@ class Outgoing:
         self._way_bytes = 0
         self._oldest = 1  # every smaller number is acknowledged
         self._places = float(_FIRST)
-        self._halved_at = 0  # the number below which losses belong to one that has been acted upon
+        self._halved_at = 0  # losses below this number belong to one that was handled already
         self._round_trip = 0.05
         self._spread = 0.025
 
@@ -134,7 +134,7 @@ class Outgoing:
             self.add(item)
 
     def due(self, now: float) -> list[tuple[int, list[bytes]]]:
-        """What to send now: first again, then anew."""
+        """What to send now: first what is sent again, then what is new."""
         out = [(number, self._way[number].items) for number in self._late(now)]
         while self._unsent and len(self._way) < self._places and self._next - self._oldest < AHEAD:
             items, size = self._pack()
@@ -152,7 +152,7 @@ class Outgoing:
 
     def acknowledged(self, floor: int, above: list[int], now: float) -> None:
         if floor >= self._next or any(not floor < number < self._next for number in above):
-            return  # nonsense from one who knows the key: nothing of it is believed
+            return  # nonsense from a peer that knows the key: all of it is ignored
         done = [number for number in self._way if number <= floor] if floor >= self._oldest else []
         done += [number for number in above if number in self._way]
         for number in done:

@@ -1,6 +1,6 @@
 """Channels over UDP: one socket for each node, beside the port on which it listens.
 
-A datagram that does not bear the seal of the present life is dropped, and so is one that nobody expects.
+A datagram that does not have the seal of the present life is dropped, and so is one that nobody expects.
 Acknowledgements go to where the sender of the channel is reached, not to where a datagram seems to come from.
 """
 

@@ -13,7 +13,7 @@ __all__ = ["Mutant"]
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    protocols: tuple[str, ...]  # the modes in which the rule plays a part; the first is the one to see it in
+    protocols: tuple[str, ...]  # the modes in which the rule matters; the first shows it best
     shows: ViolationKind  # how it is found out, where it matters most: in the first of the protocols
     machine: type[Any]  # with the constructor of the protocol's own machine
     rule: str  # what it breaks, in one sentence

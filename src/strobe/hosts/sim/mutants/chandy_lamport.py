@@ -43,7 +43,7 @@ class RecordsLate(ChandyLamport):
 
     def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         effects = super()._finish(snapshot)
-        if effects and snapshot in self._late:  # one step did it all: too late would be never
+        if effects and snapshot in self._late:  # this step completes everything: there is no later step
             self._late = tuple(s for s in self._late if s != snapshot)
             return (RecordState(snapshot), *effects)
         return effects
