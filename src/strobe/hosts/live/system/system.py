@@ -102,7 +102,7 @@ class System:
         self._options = options
         self._restore_name = restore
         self._signed_by = signed_by
-        self._journal = self.home / JobLayout(topology.name).root / "journal" if journal else None
+        self._journal = self.home / JobLayout(topology.name).journal if journal else None
         self._max_restarts = max_restarts
         self._restart_window = restart_window
         self._lost_after = lost_after

@@ -24,6 +24,7 @@ from pathlib import Path
 from strobe.hosts.spark.checkpoint import bad_files, torn, watermarks
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged
+from strobe.store.small_files import read_object
 
 __all__ = [
     "OffsetEntry",
@@ -259,7 +260,7 @@ def _read_json_after_version(path: Path) -> None:
 
 def _read_id(path: Path) -> None:
     try:
-        if not json.loads(path.read_text())["id"]:
+        if not read_object(path)["id"]:
             raise ValueError("it has no id")
     except FileNotFoundError as error:
         raise _missing(path) from error

@@ -19,9 +19,10 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged
 from strobe.model.ids import NodeId
 
-__all__ = ["mark_offsets", "rearrange_offsets", "rename_channels", "renumber_offsets", "rewrite_lines"]
+__all__ = ["add_sources", "mark_offsets", "rearrange_offsets", "rename_channels", "renumber_offsets", "rewrite_lines"]
 
 Offset: TypeAlias = dict[str, object]
+_NO_OFFSET = "-"  # as Spark writes it
 _OLD = "restored"  # instead of "version": a position that is still the snapshot's
 
 
@@ -69,6 +70,11 @@ def rearrange_offsets(checkpoint: Path, sources: Sequence[NodeId], starts: Mappi
         return [held.get(uid, fresh[uid]) for uid in sources]
 
     rewrite_lines(checkpoint, rearrange)
+
+
+def add_sources(checkpoint: Path, count: int) -> None:
+    """Make it `count` sources: those that are new have no offset yet."""
+    rewrite_lines(checkpoint, lambda lines: [*lines, *[_NO_OFFSET] * (count - len(lines))])
 
 
 def rewrite_lines(checkpoint: Path, change: Callable[[list[str]], list[str]]) -> None:

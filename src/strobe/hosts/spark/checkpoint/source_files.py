@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.model.errors import Damaged
 
-__all__ = ["files_of_batch", "leave_out", "rewrite"]
+__all__ = ["files_of_batch", "leave_out", "read_again_from"]
 
 _NOTHING: Final = ".strobe-nothing-"
 _NO_ENTRY: Final = -1
@@ -51,10 +52,20 @@ def leave_out(checkpoint: Path, batch: int, paths: Collection[str]) -> None:
         if out:
             first = [_text({**json.loads(line.text), "batchId": _NO_ENTRY}) for line in out]
             kept = [line.text for line in lines if line not in out]
-            rewrite(log, version, kept, out[0].path.rpartition("/")[0], first=first)
+            _rewrite(log, version, kept, out[0].path.rpartition("/")[0], first=first)
 
 
-def rewrite(log: Path, version: str, lines: Sequence[str], directory: str, *, first: Sequence[str] = ()) -> None:
+def read_again_from(checkpoint: Path, time: datetime) -> None:
+    """Remove files that are as young as `time`, or younger, from the logs of a query that has run batch 0 only: they
+    are new to it again."""
+    for log in checkpoint.glob("sources/*/0"):
+        version, lines = _read(log)
+        older = [line.text for line in lines if json.loads(line.text)["timestamp"] < time.timestamp() * 1000]
+        if lines:
+            _rewrite(log, version, older, lines[0].path.rpartition("/")[0])
+
+
+def _rewrite(log: Path, version: str, lines: Sequence[str], directory: str, *, first: Sequence[str] = ()) -> None:
     """Replace the lines of a log; its files are in `directory` or below it. `first` are lines of no entry."""
     number = _number(log)
     if not any(_parsed(line).entry == number for line in lines):

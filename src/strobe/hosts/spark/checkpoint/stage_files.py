@@ -23,7 +23,9 @@ from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
+from strobe.store.layout import JobLayout
 from strobe.store.manifest import NOTHING
+from strobe.store.small_files import read_as
 
 __all__ = [
     "adopt_checkpoints", "bad_files_on_disk", "channel_positions", "has_start", "link_checkpoint", "note_starts",
@@ -71,15 +73,14 @@ def channel_positions(checkpoint: Path, batch: int, inputs: Iterable[NodeId]) ->
 
 
 def _starts(checkpoint: Path) -> Path:
-    """The file with a stage's start positions. It lies beside all generations of the timeline: a stage that has not
-    begun has no checkpoint to take over."""
-    return checkpoint.parent.parent / f"starts-{checkpoint.parent.name.partition('.')[0]}.json"
+    """The file with a stage's start positions."""
+    return checkpoint.parent.parent / JobLayout.starts_beside(checkpoint.parent.name)
 
 
 def start_positions(checkpoint: Path) -> dict[NodeId, int]:
     """Where the stage begins on each channel that was there before it did anything; 0 where this says nothing."""
     try:
-        return {NodeId(uid): int(at) for uid, at in json.loads(_starts(checkpoint).read_bytes()).items()}
+        return read_as(_starts(checkpoint), dict[NodeId, int])
     except FileNotFoundError:
         return {}
 

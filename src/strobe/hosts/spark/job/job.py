@@ -168,8 +168,8 @@ class Job:
     def _start(self) -> None:
         home, record = self.home, self.home.record
         pipeline = self.pipeline = with_mode(self.pipeline)
-        logs = home.path(home.layout.logs)
-        logs.mkdir(parents=True, exist_ok=True)
+        log = home.path(home.layout.spark_log)
+        log.parent.mkdir(parents=True, exist_ok=True)
         home.publish(
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
             incarnation=record.incarnation, timeline=record.timeline, master=self.master, settings=settings_of(pipeline)
@@ -177,7 +177,7 @@ class Job:
         self.store = open_checkpoints(home, pipeline.checkpoint)
         self._parts.callback(self._close_store)
         _log.info("Spark starts")
-        self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
+        self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=log)
         if self._given is None:
             self._parts.callback(stop_session, self._spark)
         gate = self._parts.enter_context(Gate(ChannelAnswers(self._agents)))

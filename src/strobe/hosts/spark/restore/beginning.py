@@ -11,7 +11,6 @@ because then there is no batch 0, and whatever comes later is read.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.classic.column import _to_seq
 
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
-from strobe.hosts.spark.checkpoint.source_files import rewrite
+from strobe.hosts.spark.checkpoint.source_files import read_again_from
 from strobe.hosts.spark.checkpoint.stage_files import (
     has_start,
     note_starts,
@@ -75,7 +74,7 @@ def begin_sources(drafts: Sequence[DraftStage], home: JobHome, partitions: Mappi
             with passing_settings(draft.result.sparkSession, settings):
                 run_over_nothing(draft, unfinished)
             if isinstance(spec.start, datetime):
-                _read_again_from(unfinished, spec.start)
+                read_again_from(unfinished, spec.start)
         except Exception as error:  # whatever Spark or a source says
             raise Failed(
                 f"Stage {spec.uid!r} could not be given its start, {spec.start}: {str(error).splitlines()[0]}",
@@ -119,13 +118,3 @@ def _over_nothing(result: DataFrame) -> DataFrame:
 
     plan = emptied(result._jdf.queryExecution().analyzed())
     return DataFrame(session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
-
-
-def _read_again_from(checkpoint: Path, time: datetime) -> None:
-    """Remove files that are as young as `time`, or younger, from the logs of files that were read."""
-    for path in checkpoint.glob("sources/*/0"):
-        version, *lines = path.read_text(encoding="utf-8").split("\n")
-        older = [line for line in lines if line and json.loads(line)["timestamp"] < time.timestamp() * 1000]
-        files = [json.loads(line)["path"] for line in lines if line]
-        if files:
-            rewrite(path, version, older, str(files[0]).rpartition("/")[0])

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from strobe.hosts.spark.checkpoint.files import last_logged
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.chaining import chained_into
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
@@ -101,10 +102,8 @@ def _on_disk(home: JobHome) -> frozenset[NodeId]:
 
 def _has_begun(home: JobHome, uid: NodeId) -> bool:
     """Whether it has planned a batch, in any generation of its checkpoint."""
-    line = home.record.timeline
-    place = home.path(home.layout.stage_checkpoint(uid, line, 0)).parent.parent
-    return any(
-        path.name.isdecimal()
-        for pattern in (f"t{line}/spark/offsets/*", f"t{line}.*/spark/offsets/*")
-        for path in place.glob(pattern)
-    )
+    for checkpoint in home.path(home.layout.stage(uid)).glob("*/spark"):
+        line = home.layout.line_of(checkpoint.parent.name)
+        if line is not None and line[0] == home.record.timeline and last_logged(checkpoint) is not None:
+            return True
+    return False

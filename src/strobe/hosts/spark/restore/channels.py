@@ -239,7 +239,7 @@ def _refill(plan: ChannelPlan, writer: ChannelWriter, aside: Path) -> Renumberin
 
 def sweep_aside(home: JobHome) -> None:
     """Delete content that a restore had laid aside when it was killed."""
-    for left in home.path(home.layout.root).glob(f"channels/*/{_ASIDE}*"):
+    for left in home.path(home.layout.channels).glob(f"*/{_ASIDE}*"):
         home.discard(left)
 
 

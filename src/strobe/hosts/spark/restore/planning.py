@@ -87,8 +87,8 @@ def has_run(home: JobHome) -> bool:
     record = home.record
     if record.restoring is not None and record.restoring.how == How.FORK.value:
         return False
-    stages = home.path(home.layout.stages)
-    if any(stages.glob(f"*/t{record.timeline}/spark")) or any(stages.glob(f"*/t{record.timeline}.*/spark")):
+    lines = (home.layout.line_of(path.parent.name) for path in home.path(home.layout.stages).glob("*/*/spark"))
+    if any(line is not None and line[0] == record.timeline for line in lines):
         return True
     # Spark does not sync its directories, so a loss of power may take all of them. The ledgers of sinks are synced.
     return any(ledger.entries or ledger.done for ledger in read_ledgers(home.home, home.job).values())

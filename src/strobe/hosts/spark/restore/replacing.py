@@ -11,15 +11,14 @@ given a batch 0 that ends at the inherited offsets and brings no rows: the plan 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strobe.hosts.shared.durable import fsync
-from strobe.hosts.spark.checkpoint import bad_files
+from strobe.hosts.spark.checkpoint import empty_batch
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint.offsets import add_sources
 from strobe.hosts.spark.pipeline.pipeline import Pipeline, StageSpec
 from strobe.hosts.spark.plans.changes import meaning_of
 from strobe.hosts.spark.plans.description import reads_source
@@ -149,13 +148,13 @@ def begin_without_state(draft: DraftStage, checkpoint: Path, description: Json, 
     now, then = meaning_of(description), meaning_of(before)
     listed = description.get("sources") if isinstance(description, Mapping) else None
     sources = len(listed) if isinstance(listed, list) else 0
+    add_sources(checkpoint, sources)
+    if now is not None and not now["operators"]:
+        return
     batch = spark_checkpoint.last_committed(checkpoint)
     assert batch is not None
-    if now is not None and not now["operators"]:
-        _add_sources(checkpoint / "offsets", batch, sources)
-        return
     same = now is not None and then is not None and now["watermarks"] == then["watermarks"]
-    _renumber(checkpoint, batch, sources, partitions, keep_watermark=same)
+    empty_batch.make_first(checkpoint, batch, partitions, keep_watermark=same)
     try:
         run_over_nothing(draft, checkpoint)
     except Exception as error:  # whatever Spark says, in Java's words
@@ -164,28 +163,3 @@ def begin_without_state(draft: DraftStage, checkpoint: Path, description: Json, 
             untouched="The job and the snapshot are as they were.",
             next="Fix the cause and run again.",
         ) from error
-
-
-def _add_sources(directory: Path, batch: int, count: int) -> None:
-    """A source that the old stage did not have has no offset yet."""
-    for path in (directory / str(b) for b in (batch - 1, batch)):
-        if path.exists():
-            lines = path.read_text().splitlines()
-            path.write_text("\n".join([*lines, *["-"] * (count + 2 - len(lines))]))
-
-
-def _renumber(checkpoint: Path, batch: int, count: int, partitions: int, *, keep_watermark: bool) -> None:
-    """Make `batch` batch 0: it ends at the same place, and has not run."""
-    version, meta, *sources = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    head = json.loads(meta)
-    done = json.loads((checkpoint / "commits" / str(batch)).read_text().splitlines()[1])
-    head["batchWatermarkMs"] = int(done.get("nextBatchWatermarkMs", 0)) if keep_watermark else 0
-    head.setdefault("conf", {})["spark.sql.shuffle.partitions"] = str(partitions)
-    sources += ["-"] * (count - len(sources))
-    bad_files.renumber(checkpoint, batch)
-    for name in ("offsets", "commits"):
-        shutil.rmtree(checkpoint / name)
-        (checkpoint / name).mkdir()
-    first = checkpoint / "offsets" / "0"
-    first.write_text("\n".join([version, json.dumps(head), *sources]))
-    fsync(first)

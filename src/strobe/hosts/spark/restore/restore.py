@@ -51,7 +51,7 @@ from strobe.hosts.spark.restore.sinks import named_parts, settle_parts, sweep_st
 from strobe.hosts.spark.restore.unchaining import take_part
 from strobe.hosts.spark.stage.assemble import sink_contexts
 from strobe.model.errors import Failed, StrobeError
-from strobe.model.ids import NodeId, SnapshotId, Timeline
+from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.codec import root_of
 from strobe.store.locate import Located, locate
 
@@ -275,19 +275,17 @@ def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
 def sweep_leftovers(home: JobHome) -> None:
     """Delete what a restore had laid out if it was killed before the new timeline began."""
     record = home.record
-    for path in home.path(home.layout.stages).glob("*/t*"):
-        line, _, generation = path.name.removeprefix("t").partition(".")
-        if line.isdigit() and (
-            int(line) > record.timeline or (int(line) == record.timeline and int(generation or 0) > record.generation)
-        ):
+    for path in home.path(home.layout.stages).glob("*/*"):
+        line = home.layout.line_of(path.name)
+        if line is not None and line > (record.timeline, record.generation):
             home.discard(path)  # a driver that was replaced cannot tell its successor's files from leftovers
     sweep_aside(home)
 
 
 def _remove_other_timelines(home: JobHome) -> None:
     """Timelines that were left are needed no more: their snapshots have copies of their own."""
-    stages = home.path(home.layout.stages)
-    for path in (*stages.glob("*/t*"), *stages.glob("*/starts-t*.json")):
-        line = path.name.removeprefix("starts-").removeprefix("t").partition(".")[0]
-        if line.isdigit() and Timeline(int(line)) != home.record.timeline:
+    for path in home.path(home.layout.stages).glob("*/*"):
+        line = home.layout.line_of(path.name)
+        timeline = home.layout.starts_of(path.name) if line is None else line[0]
+        if timeline is not None and timeline != home.record.timeline:
             home.discard(path)
