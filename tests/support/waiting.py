@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Callable
 
-__all__ = ["PATIENCE", "eventually"]
+__all__ = ["PATIENCE", "eventually", "until"]
 
 PATIENCE = 300.0  # seconds
 
@@ -25,3 +26,10 @@ def eventually(
         assert process is None or process.poll() is None, f"it ended with {process.returncode} before: {what}"
         assert not (why := over()), f"{what}: {why}"
         time.sleep(0.02)
+
+
+async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    """The same in an event loop."""
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.002)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from strobe.hosts.live.wire.tls import Tls
 from strobe.model.errors import Misuse
 from tests.support.live.certificates import certificates
 from tests.support.live.systems import bank, money, run, system, verified
+from tests.support.waiting import until
 
 KEY = b"the key of these tests, 32 bytes"
 
@@ -34,11 +34,6 @@ def test_a_system_runs_over_tls(tmp_path: Path) -> None:
 def test_tls_files_that_are_not_there_are_named() -> None:
     with pytest.raises(Misuse, match=r"nowhere\.pem"):
         Tls("nowhere.pem", "nowhere.key", "nowhere.pem").accepting()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)
 
 
 def stranger(right: Tls, other: Tls) -> Tls:
