@@ -181,7 +181,7 @@ def _explain(session: Session, lines: Iterable[_Line], job: str, *, runs: bool) 
             session.say(f"  `strobe status {job}` shows why it has not succeeded yet.")
     held = [line for line in lines if line.state == PartState.HELD.value]
     if held:
-        session.say(f"{len(held)} held: invariants keep it back. `strobe checks {job}` says why, and how to go on.")
+        session.say(f"{len(held)} held: invariants hold it back. `strobe checks {job}` says why, and how to go on.")
     if waiting:
         session.say(f"{len(waiting)} prepared: the next complete snapshot makes it visible.")
     if unknown:

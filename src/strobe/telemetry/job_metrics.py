@@ -191,7 +191,7 @@ SINK_METRICS: Final = (
           flink="numRecordsSendErrors"),
     _sink("parts_in_doubt", MetricKind.GAUGE, "Parts that a complete snapshot names and that may not be visible yet",
           lambda s: float(s.in_doubt)),
-    _sink("parts_held", MetricKind.GAUGE, "Parts that invariants keep back", lambda s: float(s.held)),
+    _sink("parts_held", MetricKind.GAUGE, "Parts that invariants hold back", lambda s: float(s.held)),
     _sink("parts_prepared", MetricKind.GAUGE, "Parts that wait for their snapshot", lambda s: float(s.prepared)),
     _sink("failures_in_a_row", MetricKind.GAUGE, "Failed attempts to do what is due, since the last that succeeded",
           lambda s: float(s.failures)),

@@ -111,7 +111,7 @@ OPERATIONS: Final = (
         "cancel", "POST", "/v1/cancel", "end the job, whatever is under way", Ended, CancelRequest, waits=True
     ),
     Operation(
-        "release", "POST", "/v1/release", "let go what invariants keep back, up to a snapshot", Release, ReleaseRequest
+        "release", "POST", "/v1/release", "release what invariants hold back, up to a snapshot", Release, ReleaseRequest
     ),
     Operation("openapi", "GET", "/v1/openapi.json", "this description, as an OpenAPI document", None),
 )  # fmt: skip
