@@ -237,8 +237,8 @@ def test_a_bad_line_is_named(line: Json, fault: str) -> None:
     ("head", "fault"),
     [
         (b"not json", "this is not JSON"),
-        ([1], "this is no header of a journal"),
-        ({"host": "sim"}, "this is no header of a journal"),
+        ([1], "this is not the header of a journal"),
+        ({"host": "sim"}, "this is not the header of a journal"),
         (HEADER | {"strobe-journal": 2}, "the journal has format 2, and this Strobe reads format 1"),
         ({k: v for k, v in HEADER.items() if k != "graph"}, "the header has no 'graph'"),
         (HEADER | {"graph": {"nodes": [], "channels": []}}, "A system needs at least one node"),

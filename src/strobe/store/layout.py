@@ -67,7 +67,7 @@ def snapshot_name(snapshot: SnapshotId, *, savepoint: bool = False) -> str:
 
 
 def parse_snapshot_name(name: str) -> SnapshotId | None:
-    """The number in a snapshot's name, or None if it is no such name."""
+    """The number in a snapshot's name, or None if it is not such a name."""
     match = _NAME.fullmatch(name)
     if match is None or int(match[1]) == 0 or name[4:] != f"{int(match[1]):06d}":
         return None
@@ -283,7 +283,7 @@ class JobLayout(_Blobs):
 
     @staticmethod
     def driver_of(name: str) -> int | None:
-        """The incarnation whose directory has this name, or None if it is no such name."""
+        """The incarnation whose directory has this name, or None if it is not such a name."""
         match = _DRIVER.fullmatch(name)
         return int(match[1]) if match else None
 

@@ -1,7 +1,7 @@
 """The metrics of a job on Spark: a pure function of its status, wherever that comes from.
 
 Names are Flink's where Flink has the metric, in Prometheus' spelling: words joined by underscores, base units, `_total`
-for what only rises. `docs/reference/metrics.md` is held against these tables by a test.
+for what only rises. A test compares `docs/reference/metrics.md` with these tables.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class NotDelivered(Exception):
 
 class Target(Protocol):
     def deliver(self, notice: Notice) -> None:
-        """Or NotDelivered."""
+        """Deliver it, or raise NotDelivered."""
 
     def describe(self) -> str: ...
 

@@ -169,7 +169,7 @@ class Causality:
         event = self.history.events[position]
         if not isinstance(event, NodeEvent):
             raise Misuse(
-                f"A {type(event).__name__} is no event of a node: it happens neither before nor after one.",
+                f"A {type(event).__name__} is not an event of a node: it happens neither before nor after one.",
                 next="Compare sends, receipts, internal actions, recordings or markers.",
             )
         return event

@@ -1,6 +1,6 @@
 """Which rule a message broke, and a sentence that says so.
 
-The balance of `strobe.verify.consistency` says *that* a message does not fit. Here it is told how: by where it was
+The balance of `strobe.verify.consistency` says *that* a message does not fit. Here is found out how, by where it was
 sent, where it was received, and how often the cut counts it.
 """
 

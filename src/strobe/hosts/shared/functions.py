@@ -26,7 +26,7 @@ def function_named(text: str) -> Callable[..., Any]:
         raise Misuse(f"There is no file {path!r}.", next="Name a Python file and a function in it: checks.py:unfair.")
     spec = importlib.util.spec_from_file_location(f"strobe_check_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise Misuse(f"{path} is no Python file.")
+        raise Misuse(f"{path} is not a Python file.")
     directory = str(file.parent.resolve())
     if directory not in sys.path:
         sys.path.insert(0, directory)

@@ -213,7 +213,7 @@ def request(
         raise kind(
             said.get("error") or str(error), untouched=said.get("untouched", ""), next=said.get("next", "")
         ) from error
-    except _NO_ANSWER as error:  # somebody else may listen there by now, and speak of other things
+    except _NO_ANSWER as error:  # another program may listen there by now, and answer something else
         raise Failed(f"{who[0].upper()}{who[1:]} does not answer: {error}.", next=gone) from error
 
 

@@ -1,4 +1,4 @@
-"""Those who have connected and not yet proved who they are: few at a time, not for long, and of few words.
+"""Connections that have not yet proved who they are: few at a time, not for long, and with little data.
 
 Whoever can reach a port can open connections and say nothing, or say it one byte at a time. Each costs a descriptor,
 and a process without descriptors can do nothing more. So only some strangers are kept: the next one takes the place of

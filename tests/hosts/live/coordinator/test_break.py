@@ -78,7 +78,7 @@ def test_conditions_that_hold(text: str) -> None:
     ],
 )
 def test_text_that_is_no_condition_is_refused_with_the_reason(text: str, why: str) -> None:
-    with pytest.raises(Misuse, match="is no condition") as caught:
+    with pytest.raises(Misuse, match="is not a condition") as caught:
         read_condition(text, NODES)
     assert why in str(caught.value)
 

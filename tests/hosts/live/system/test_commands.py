@@ -142,7 +142,7 @@ def test_only_the_owner_can_read_the_token_and_a_wrong_one_is_refused(bank: Term
         (("restore", "bank", "latest"), "There is no snapshot 'latest'"),
         (("snapshot", "--to", "."), "it is not an empty directory"),
         (("snapshot", "--to", BANK), "it is not an empty directory"),
-        (("break", "node.balance >"), "is no condition"),
+        (("break", "node.balance >"), "is not a condition"),
         (("break", "node.balanse > 1"), "has no field 'balanse'"),
         (("journal", "bank", "out.journal"), "its journal is still being written"),
         (("up", BANK), "runs already"),

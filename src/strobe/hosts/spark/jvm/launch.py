@@ -57,7 +57,7 @@ def launch(settings: Mapping[str, str], directory: SessionDirectory, output: Bin
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Not for longer than the start: other sessions that this process starts have directories of their own."""
+    """Variables for the start only: other sessions that this process starts have directories of their own."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -37,7 +37,7 @@ class ReaderServer:
                 start_new_session=True,  # an interrupt at the terminal is the driver's
             )
         except OSError:
-            self._process = None  # Spark will say what is wrong with this Python
+            self._process = None  # Spark will report what is wrong with this Python
 
     def await_ready(self) -> None:
         """Until it serves, or will not."""

@@ -1,4 +1,4 @@
-"""Two meanings of a stage's state, compared: what is not as it was, and how much that weighs.
+"""Two meanings of a stage's state, compared: what has changed, and how serious that is.
 
 *Unfit*: the state cannot be read by the new code. *Mixed*: it can be read, and would give results that belong neither
 to the old code nor to the new one. *Harmless*: it goes on, and whoever runs the job should know.
@@ -82,7 +82,7 @@ def uncompared(before: Json, after: Json) -> list[str]:
 
 
 def compare_meanings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """Of two descriptions of a stage; nothing if one of them has no meaning noted."""
+    """Compare two descriptions of a stage; no differences if one of them has no meaning noted."""
     then, now = meaning_of(before), meaning_of(after)
     if then is None or now is None or not (then["operators"] and now["operators"]):
         return []
