@@ -11,13 +11,13 @@ import click
 from strobe.cli.bisect_replay import Replaying, replay_options
 from strobe.cli.checks import invariants_from, verdict_json
 from strobe.cli.diff import show_diff
-from strobe.cli.jobs import check_known
 from strobe.cli.output import Command, Session, Whole, common_options
 from strobe.cli.sql import open_cut
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Invariant, Outcome, Verdict
 from strobe.model.suggest import did_you_mean
+from strobe.store.jobs import check_known
 from strobe.store.places import checkpoints_of
 from strobe.store.verdicts import read_verdicts
 
@@ -78,7 +78,7 @@ def bisect_command(
     The exit code is 0 if the place was found, 1 if it is not among what is retained (the invariant holds there, or it
     was broken already), or if it cannot be evaluated.
     """
-    check_known(session, job)
+    check_known(session.home, job)
     pipeline = None if replaying is None else replaying.load(session, job, file)
     invariant = _invariant(name, file, query)
     if invariant is None and pipeline is not None:

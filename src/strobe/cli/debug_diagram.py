@@ -23,6 +23,7 @@ from strobe.cli.output import printable
 from strobe.cli.predicate import in_words
 from strobe.model.events import Internal
 from strobe.model.ids import ChannelId, NodeId
+from strobe.model.text import shortened
 from strobe.predicates.computation import Positions
 from strobe.predicates.replay import Run
 from strobe.predicates.walk import Walk
@@ -262,7 +263,7 @@ def _end(message: _Drawn, height: int) -> int:
 
 def _shown(node: NodeId) -> str:
     name = printable(node).replace("\n", " ").replace("\t", " ")
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return shortened(name, _LONGEST_NAME)
 
 
 def _plain(line: Line) -> str:

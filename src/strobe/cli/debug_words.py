@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from strobe.cli.debug_diagram import step_words
-from strobe.cli.judge import plural
+from strobe.cli.figures import plural
 from strobe.cli.predicate import cut_json, in_words
 from strobe.model.cut import Json
 from strobe.model.ids import NodeId

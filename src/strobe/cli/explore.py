@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from strobe.cli.figures import plural
 from strobe.cli.findings import answer_shortest
-from strobe.cli.judge import plural
 from strobe.cli.options import check_option, file_options, known, protocol_options, write_files
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options
 from strobe.hosts.sim.checks import Check

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from strobe.cli.figures import plural
 from strobe.cli.output import Session
 from strobe.model.app import Application
 from strobe.model.cut import Cut, Json
@@ -17,7 +18,7 @@ from strobe.verify.history import History
 from strobe.verify.journal import Journal
 from strobe.verify.reachability import Proof, prove
 
-__all__ = ["Judged", "Judgement", "judge", "plural", "print_judgement"]
+__all__ = ["Judged", "Judgement", "judge", "print_judgement"]
 
 _SENTENCES = 8
 """How many violations are printed; the JSON has all."""
@@ -118,10 +119,6 @@ def judge(
 
 
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def plural(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def print_judgement(session: Session, judgement: Judgement) -> None:

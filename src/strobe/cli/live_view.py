@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from strobe.cli.figures import human_bytes, human_ms, human_phase
 from strobe.cli.output import printable
 from strobe.hosts.spark.commit.holding import explain_held
 from strobe.hosts.spark.snapshot.coordinator import Progress
@@ -21,8 +22,8 @@ from strobe.model.invariants import Outcome
 from strobe.model.kind import Kind
 
 __all__ = [
-    "LiveView", "PlainView", "bad_files_line", "broken", "checkpoint_table", "doubts", "human_bytes", "human_ms",
-    "human_phase", "invariants_line", "kept_back", "phase_table", "reasons", "shown_phases", "stage_table",
+    "LiveView", "PlainView", "bad_files_line", "broken", "checkpoint_table", "doubts", "held_back", "invariants_line",
+    "phase_table", "reasons", "shown_phases", "stage_table",
 ]  # fmt: skip
 
 _REFRESH = 0.5
@@ -33,22 +34,6 @@ _PLAIN_EVERY = 20  # refreshes between two lines on the stages
 
 class Watched(Protocol):
     def status(self) -> JobStatus: ...
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def human_ms(value: float) -> str:
-    return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
-
-
-def human_phase(value: float) -> str:
-    return f"{value:.1f} ms" if value < 100 else human_ms(value)
 
 
 def stage_table(stages: tuple[StageStatus, ...]) -> Table:
@@ -159,7 +144,7 @@ def broken(invariants: Iterable[InvariantStatus]) -> list[Text]:
     return [Text(one.sentence, style="red" if one.outcome == Outcome.VIOLATED else "yellow") for one in wrong]
 
 
-def kept_back(status: JobStatus) -> list[Text]:
+def held_back(status: JobStatus) -> list[Text]:
     """What invariants hold back, since when, and how to go on. Empty if all is well."""
     if status.held is None:
         return []
@@ -238,7 +223,7 @@ class LiveView(_View):
             f"checkpoints {status.completed}", (f"  failed {status.failed}" if status.failed else "", "red"),
         )  # fmt: skip
         shown = status.checkpoints[-_CHECKPOINTS:]
-        why = [*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants), *kept_back(status)]
+        why = [*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants), *held_back(status)]
         for text in why:
             text.truncate(2 * self._console.width, overflow="ellipsis")
         parts: list[RenderableType] = [
@@ -281,7 +266,7 @@ class PlainView(_View):
                 for s in status.stages
             )
             self._say(f"{status.seconds:6.0f} s  {stages}")
-            for text in (*doubts(status.sinks), *broken(status.invariants), *kept_back(status)):
+            for text in (*doubts(status.sinks), *broken(status.invariants), *held_back(status)):
                 self._say(text.plain)
 
     def note(self, line: str) -> None:

@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from strobe.cli.figures import human_bytes
 from strobe.cli.live_view import (
     broken,
     checkpoint_table,
     doubts,
-    human_bytes,
+    held_back,
     invariants_line,
-    kept_back,
     phase_table,
     reasons,
     stage_table,
@@ -37,7 +37,7 @@ def job_view(status: JobStatus, checkpoints: int = 10) -> RenderableType:
         *checkpoint_tables(shown),
         *((Text(invariants_line(status.invariants)),) if status.invariants else ()),
         *map(_line, reasons(status.stages, shown)),
-        *map(_line, (*doubts(status.sinks), *broken(status.invariants), *kept_back(status))),
+        *map(_line, (*doubts(status.sinks), *broken(status.invariants), *held_back(status))),
     )
 
 

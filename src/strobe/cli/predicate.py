@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 
-from strobe.cli.judge import plural
+from strobe.cli.figures import plural
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options, write_text
 from strobe.cli.recorded import open_run, topology_option
 from strobe.model.cut import Cut, Json, Message
 from strobe.model.errors import Misuse
 from strobe.model.events import Completed, Event, Internal, Received, Recorded, Sent
 from strobe.model.ids import SnapshotId
+from strobe.model.text import shortened
 from strobe.predicates.computation import Positions
 from strobe.predicates.condition import read_condition
 from strobe.predicates.decide import Predicate, Verdict, definitely, possibly
@@ -222,8 +223,7 @@ def _cut_words(run: Run, at: Positions) -> Iterator[tuple[str | tuple[str, str],
 def in_words(value: Json) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {in_words(part)}" for key, part in value.items())
-    text = str(value)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return shortened(str(value), 80)
 
 
 def _added(run: Run, before: Positions, after: Positions) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from strobe.cli.live_view import human_bytes
+from strobe.cli.figures import human_bytes
 from strobe.cli.output import Session
 from strobe.hosts.spark.job.rehearse import Rehearsal
 from strobe.hosts.spark.restore.plan import ClaimMode, How, RestoreOptions, RestorePlan, StageAction

@@ -9,10 +9,12 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from strobe.cli.live_view import human_bytes, human_ms, human_phase, shown_phases
+from strobe.cli.figures import human_bytes, human_ms, human_phase
+from strobe.cli.live_view import shown_phases
 from strobe.cli.output import Command, Session, common_options
 from strobe.model.cut import Cut, Json
 from strobe.model.ids import NodeId
+from strobe.model.text import shortened
 from strobe.store.chained import chained_in
 from strobe.store.check import check_root
 from strobe.store.codec import root_of
@@ -261,8 +263,7 @@ def _show_live(session: Session, found: Located, manifest: Manifest) -> None:
 
 
 def _line(value: Json, limit: int = 500) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return shortened(json.dumps(value, ensure_ascii=False), limit)
 
 
 def _as_json(found: Located, manifest: Manifest) -> dict[str, object]:

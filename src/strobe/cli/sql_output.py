@@ -21,6 +21,7 @@ from strobe.cli.output import Session, printable
 from strobe.look.cut import Cut
 from strobe.look.relations import Relation
 from strobe.model.errors import Failed, Misuse
+from strobe.model.text import shortened
 
 __all__ = ["COMMANDS", "answer", "command", "write_parquet"]
 
@@ -191,7 +192,7 @@ def _table(names: list[str], table: Any, session: Session) -> None:
 
 def _short(text: str) -> str:
     text = printable(text).replace("\n", "\\n").replace("\t", "\\t")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)
 
 
 def write_parquet(table: Any, target: Path) -> None:

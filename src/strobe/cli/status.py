@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from strobe.cli.job_list import job_kind, newest_checkpoint
-from strobe.cli.jobs import check_known, show_doubt
+from strobe.cli.jobs import show_doubt
 from strobe.cli.live_view import bad_files_line
 from strobe.cli.operator_view import job_view
 from strobe.cli.output import Command, Session, common_options
@@ -25,6 +25,7 @@ from strobe.hosts.spark.snapshot.metrics import latest_bad_files, status_from_js
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId
 from strobe.store.holding import is_held
+from strobe.store.jobs import check_known
 
 __all__ = ["status_command"]
 
@@ -46,7 +47,7 @@ _CHECKPOINTS = 5  # while it is watched
 @common_options
 def status_command(job: str, watch: bool, session: Session) -> None:
     """Show a job: its stages, its sources and sinks, and its recent checkpoints."""
-    check_known(session, job)
+    check_known(session.home, job)
     if watch:
         if session.json:
             raise Misuse(

@@ -30,6 +30,7 @@ from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.events import Event
 from strobe.model.graph import Graph, graph_from_json, graph_to_json
 from strobe.model.ids import NodeId
+from strobe.model.text import shortened
 from strobe.verify.lines import Fault, encode, fields_of, readers
 
 __all__ = ["FORMAT", "Header", "Journal", "JournalWriter", "read_journal"]
@@ -253,7 +254,7 @@ def _refuse(constant: str) -> Json:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "…")
+    return repr(shortened(text, 60))
 
 
 def _value(decode: Callable[[str], tuple[Json, int]], line: str) -> Json:

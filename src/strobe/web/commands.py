@@ -20,6 +20,7 @@ from strobe.hosts.live.system.commands import ask as ask_system
 from strobe.hosts.spark.job.control import call_job
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import check_uid
+from strobe.model.text import shortened
 from strobe.store.holding import is_held
 from strobe.store.runtime import UNKNOWN, read_runtime
 from strobe.web.snapshot_reader import SnapshotReader
@@ -170,4 +171,4 @@ class Commands:
 def _cell(value: Any) -> str:
     """A value for people to read."""
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)

@@ -23,6 +23,7 @@ from strobe.hosts.spark.home.history import (
 from strobe.model.cut import Cut
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.text import shortened
 from strobe.store.chained import chained_links
 from strobe.store.codec import root_of
 from strobe.store.filesystem import FilesystemStore
@@ -276,7 +277,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     text = json.dumps(value, ensure_ascii=False, indent=1 if isinstance(value, dict) else None, default=str)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)
 
 
 def _chart(past: list[PastFigures]) -> dict[str, list[float]]:

@@ -28,6 +28,7 @@ import msgspec
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, PeerFault
 from strobe.model.ids import SnapshotId
+from strobe.model.text import shortened
 
 __all__ = [
     "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
@@ -346,5 +347,4 @@ def _find(value: Any, path: str, depth: int) -> tuple[str, Any]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return shortened(repr(value), 60)

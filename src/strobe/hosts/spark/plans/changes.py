@@ -17,6 +17,7 @@ from typing import Any
 
 from strobe.hosts.spark.plans.meaning import VERSION
 from strobe.model.cut import Json
+from strobe.model.text import shortened
 
 __all__ = ["Difference", "Weight", "compare_meanings", "meaning_of", "uncompared"]
 
@@ -163,7 +164,7 @@ class _Comparison:
         if self._single:
             text = _QUALIFIER.sub(lambda m: m[0] if m[0] == "static::" else "", text)
         text = text.replace("::", ".").replace("⟦", "(").replace("⟧", ")")
-        return text if len(text) <= 200 else f"{text[:200]}…"
+        return shortened(text, 200)
 
 
 def _weigh_column(was: set[str], is_: set[str]) -> Weight:
