@@ -222,7 +222,7 @@ def step_words(run: Run, node: NodeId, number: int) -> str:
 
 
 def _messages(run: Run, walk: Walk) -> Iterator[_Drawn]:
-    """In the order in which they were sent; those that were in flight before come first."""
+    """The messages in the order in which they were sent; those that were in flight before come first."""
     index = {node: i for i, node in enumerate(run.computation.nodes)}
     receipts: dict[tuple[ChannelId, int], list[tuple[int, int]]] = {}
     sent: dict[tuple[ChannelId, int], tuple[int, int]] = {}

@@ -81,7 +81,7 @@ def _tables(cut: Cut, session: Session, shape: str) -> None:
 
 
 def spelled(relation: Relation) -> str:
-    """As a query names it: in quotes if the name is not a plain word."""
+    """The relation's name as a query writes it: in quotes if it is not a plain word."""
     name = relation.name if relation.name.isidentifier() else f'"{relation.name}"'
     return f"{relation.schema}.{name}"
 

@@ -49,7 +49,7 @@ Parts = list[tuple[int | None, pa.Table]]
 
 
 def _from_log(found: Located, record: ChannelRecord, *, everything: bool = False) -> tuple[Parts, tuple[Field, ...]]:
-    """From the job's own channel."""
+    """Read the rows from the job's own channel."""
     if found.home is None:
         raise Failed(
             "its rows are in the home of the job, and this checkpoint is not in one",
@@ -72,7 +72,7 @@ def _from_log(found: Located, record: ChannelRecord, *, everything: bool = False
 
 
 def _content(found: Located, name: ChannelId, record: ChannelRecord) -> tuple[Parts, tuple[Field, ...]]:
-    """From a savepoint, which has the rows itself."""
+    """Read the rows from a savepoint, which holds them itself."""
     schema = record.extra.get("schema")
     columns = () if schema is None else schema_from(schema) if isinstance(schema, str) else struct_of(schema).fields
     parts: Parts = []

@@ -57,7 +57,7 @@ class Cut:
         return self._relations
 
     def relation(self, name: str) -> Relation:
-        """By its full name, such as `state.balances`."""
+        """The relation of this full name, such as `state.balances`."""
         for each in self._relations:
             if each.full_name.lower() == name.lower():
                 return each

@@ -52,7 +52,8 @@ class Store:
 
 @dataclass(frozen=True)
 class Variable:
-    """Of a transformWithState: its name, its kind (`value`, `list`, `map`, `timers`), and whether its values expire."""
+    """A state variable of a transformWithState: its name, its kind (`value`, `list`, `map`, `timers`), and whether its
+    values expire."""
 
     name: str
     kind: str

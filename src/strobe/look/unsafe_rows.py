@@ -134,7 +134,7 @@ def _texts(data: Bytes, kind: SparkType, starts: Positions, stops: Positions) ->
 
 
 def _large_decimals(data: Bytes, kind: SparkType, starts: Positions, stops: Positions) -> pa.Array:
-    """Of more than 18 digits: big-endian, as many bytes as are needed, at most 16."""
+    """Decimals of more than 18 digits: big-endian, as many bytes as are needed, at most 16."""
     sizes = stops - starts
     if len(sizes) and (int(sizes.max()) > 16 or int(sizes.min()) < 1):
         raise ValueError("a decimal has more bytes than digits")

@@ -30,7 +30,7 @@ def chained_links(manifest: Manifest) -> dict[NodeId, NodeId]:
 
 
 def why_no_channel(manifest: Manifest, name: str) -> str:
-    """A sentence for who asks for a relation `name` of a stage that was chained; else nothing."""
+    """A sentence for somebody who asks for a relation `name` of a stage that was chained; else nothing."""
     for uid, host in chained_in(manifest).items():
         if name.rpartition(".")[2].lower() == uid.lower():
             return (

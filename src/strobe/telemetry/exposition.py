@@ -66,7 +66,7 @@ def _registry(source: Source) -> CollectorRegistry:
 
 
 def render(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
-    """As text, in the format that `accept` (of an HTTP request) asks for, and its content type."""
+    """The families as text, in the format that `accept` (of an HTTP request) asks for, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(_registry(lambda: families)), content_type
 

@@ -168,7 +168,7 @@ def _of(status: Mapping[str, Any], uid: str) -> dict[str, Any]:
 def _graph(
     status: Mapping[str, Any], manifest: Manifest | None
 ) -> tuple[list[str], list[Link], list[ChannelView], str]:
-    """From the running job; if it does not run, from its newest snapshot."""
+    """The graph as the running job says; if it does not run, as its newest snapshot does."""
     in_flight = _in_flight(manifest)
     told = _convert(status.get("channels"), list[ChannelView])
     if status and told is not None:

@@ -19,7 +19,7 @@ ANSWERS = Metric("strobe_up", MetricKind.GAUGE, "1 if the job or system runs and
 
 
 def scrape(jobs: HomeReader, accept: str) -> tuple[bytes, str]:
-    """As text, and its content type."""
+    """The metrics as text, and its content type."""
     families: list[Family] = []
     answers: list[Sample] = []
     for name in jobs.names():

@@ -53,7 +53,7 @@ class Strangers:
             oldest()
 
     def leave(self, who: Hashable) -> None:
-        """They have proved who they are, or hung up."""
+        """Call this when they have proved who they are, or hung up."""
         with self._lock:
             self._waiting.pop(who, None)
 
@@ -96,7 +96,7 @@ class Opening(io.RawIOBase):
         return count
 
     def is_over(self) -> None:
-        """They have proved who they are: from now on they may take their time."""
+        """Call this when they have proved who they are: the deadline no longer counts."""
         self._connection.settimeout(None)
 
 

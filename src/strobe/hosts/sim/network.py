@@ -98,7 +98,8 @@ class Wire:
         self.key_cache: object = None
 
     def copy(self) -> Wire:
-        """For a fork; only what the world itself changes. Timing belongs to the scheduler, which never forks."""
+        """A copy for a fork, of what the world itself changes only. Timing belongs to the scheduler, which never
+        forks."""
         new = Wire.__new__(Wire)
         new.id, new.source, new.target, new.feedback = self.id, self.source, self.target, self.feedback
         new.queue = self.queue.copy()

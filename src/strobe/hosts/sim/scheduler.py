@@ -103,7 +103,7 @@ class Scheduler(Driver):
         self.at(self.now + self._pace[site.id][self._bits(10)], site)
 
     def run(self, most: int) -> bool:
-        """Until nothing is due, or `most` steps were made. Says whether the system came to rest."""
+        """Run until nothing is due, or `most` steps were made. Returns whether the system came to rest."""
         heap, world, bits = self._heap, self.world, self._bits
         next_action, act, deliver, pace, dice = (
             self.workload.next_action, world.act, world.deliver, self._pace, self.dice,

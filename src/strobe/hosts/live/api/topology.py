@@ -199,7 +199,7 @@ def load_class(path: str, node: str) -> type[Process]:
 
 
 def load_module(name: str) -> Any:
-    """By its name, or by its file."""
+    """Load a module by its name, or by its file."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     file = Path(name).resolve()

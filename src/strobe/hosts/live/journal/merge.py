@@ -2,7 +2,7 @@
 
 Theory
 ------
-Within an incarnation the order of one node's lines is its own. A receipt bears the number of its message on its
+Within an incarnation the order of one node's lines is its own. A receipt has the number of its message on its
 channel, so what caused it is written down as it happens; a receipt must follow its send. A sender numbers its messages
 as it sends them: "has it been sent?" is a comparison with the last number seen on that channel. So the parts are merged
 as they are read, taking lines of each node in turn for as long as what they receive has been sent. What is in memory is
@@ -47,7 +47,7 @@ def merge_to_file(
 
 
 def merge(directory: Path, graph: Graph, name: str, protocol: str = "chandy-lamport") -> Journal:
-    """In memory."""
+    """The merged journal, in memory."""
     merging = Merging(directory, graph, name, protocol)
     return Journal(merging.header, list(merging.events()))
 

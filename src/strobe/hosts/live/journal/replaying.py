@@ -137,12 +137,13 @@ def _handler(process: Process, action: Json) -> tuple[Callable[..., Any], tuple[
 
 
 def _state(process: Process) -> Json:
-    """As a snapshot would show it."""
+    """The state as a snapshot would show it."""
     return to_json(decode_plain(encode_state(process.snapshot(), process.name)))
 
 
 def _restore(process: Process, state: Json) -> None:
-    """From JSON, which has bytes as text and every key as text; the annotations of a dataclass say what they were."""
+    """Restore a state from JSON, which has bytes and every key as text; the annotations of a dataclass say what they
+    were."""
     own = process.inner if isinstance(process, Detecting) else process
     if isinstance(process, Detecting) or type(own).restore is not Process.restore or not is_dataclass(own):
         if isinstance(process, Detecting) and type(own).restore is Process.restore and isinstance(state, dict):

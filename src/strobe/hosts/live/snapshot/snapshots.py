@@ -207,7 +207,7 @@ def phases_of(arrived: NodePart) -> NodeRecord:
 
 
 def closed_ms(node: NodeRecord) -> float:
-    """From the node's recording until its last input channel was closed."""
+    """The time from the node's recording until its last input channel was closed."""
     return node.alignment_ms if node.timing is None else node.sync_ms + node.timing.channels_ms
 
 
@@ -297,7 +297,7 @@ def _counts(manifest: Manifest, channel: ChannelId) -> tuple[int, int]:
 
 
 def messages_in_flight(manifest: Manifest) -> int:
-    """By counting, which also works where a channel that reorders has no positions."""
+    """How many messages were in flight, by counting, which also works for channels without positions."""
     counts = [_counts(manifest, channel) for channel in manifest.channels]
     return sum(max(0, sent - received) for sent, received in counts)
 

@@ -66,7 +66,7 @@ class Ending:
 
 class Viewer(Protocol):
     def waiting(self, missing: Mapping[NodeId, str]) -> None:
-        """Not all nodes are there yet."""
+        """Called while not all nodes are there."""
 
     def running(self, report: Report) -> None:
         """All nodes run, for the first time."""

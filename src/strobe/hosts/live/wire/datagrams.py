@@ -8,7 +8,7 @@ a floor, and some above it. Nothing waits for what is missing before it: that is
 
 *Bounds.* So many datagrams are on their way at once, fewer after a loss and more after acknowledgements; the receiving
 end takes nothing that is too far above its floor, so what it remembers is bounded too. What waits to be sent is bounded
-by who sends: the session says when it is congested.
+by the sender: the session says when it is congested.
 
 *Seals.* A datagram carries a keyed hash of everything in it: its kind, the life and the channel that it belongs to, its
 number. The key is made for one incarnation of one run. What anybody else sends, changes or repeats is dropped.

@@ -89,7 +89,7 @@ class Endpoint(asyncio.DatagramProtocol):
 
 
 async def open_endpoint(address: Address) -> Endpoint:
-    """At this host and port, both given."""
+    """Open a node's socket at this host and port."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     found = socket.socket(family, socket.SOCK_DGRAM)
     try:

@@ -78,7 +78,7 @@ def add_sources(checkpoint: Path, count: int) -> None:
 
 
 def rewrite_lines(checkpoint: Path, change: Callable[[list[str]], list[str]]) -> None:
-    """In each entry of the log: one line for each source of the plan."""
+    """Change the lines of each entry of the log: one line for each source of the plan."""
     directory = checkpoint / "offsets"
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if not path.name.isdecimal():

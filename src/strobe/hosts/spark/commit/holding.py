@@ -89,7 +89,7 @@ def open_commits(
 
 
 def release(commits: Commits, home: JobHome, told: Callable[[Release], None], snapshot: SnapshotId, by: str) -> Release:
-    """Of a job that runs here: what is held up to this snapshot becomes visible, in the background."""
+    """Release what a job that runs here holds up to this snapshot: it becomes visible, in the background."""
     said: list[Release] = []
 
     def note(parts: int) -> None:

@@ -111,7 +111,7 @@ class SinkLedger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """In doubt, oldest first."""
+        """The parts in doubt, oldest first."""
         return () if self._ledger is None else self._ledger.entries
 
     def open(self, kind: str, timeline: Timeline, committed: int, staging: Path) -> None:

@@ -160,7 +160,7 @@ class Sink(ABC):
         return None
 
     def place_in(self, base: Path) -> str | None:
-        """The same, if relative paths begin at `base`."""
+        """What it writes to, if nobody else may; relative paths begin at `base`."""
         return self.place()
 
     def last_batch(self) -> int | None:

@@ -289,7 +289,7 @@ class Job:
     # ── what people ask ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until the job is over. False if it still runs when the time is up."""
+        """Wait until the job is over. False if it still runs when the time is up."""
         if not self._over.wait(timeout):
             return False
         if self._control is not None:

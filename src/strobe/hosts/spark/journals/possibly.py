@@ -155,7 +155,7 @@ def _files(directory: Path, column: str, index: int) -> list[Path]:
 
 
 def _numbered(rows: DataFrame, nodes: Sequence[Node], column: str) -> DataFrame:
-    """With a node's number in `column`, instead of its name."""
+    """The rows with a node's number in `column`, instead of its name."""
     pairs = [(node.name, index) for index, node in enumerate(nodes)]
     numbers = rows.sparkSession.createDataFrame(pairs, f"node STRING, {column} INT")
     return rows.join(F.broadcast(numbers), "node").drop("node")

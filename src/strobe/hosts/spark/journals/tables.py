@@ -9,7 +9,7 @@
 | `snapshot` | long | `recorded`, `held` |
 | `state` | struct | `initial`, `internal`, `received`: the node's state after that step |
 
-A step of a node begins with exactly one row, `internal` or `received`, and its `sent` rows bear the same number. Steps
+A step of a node begins with exactly one row, `internal` or `received`, and its `sent` rows have the same number. Steps
 are counted one by one; the row `initial` has the number before the first. A snapshot is a `recorded` row for each node
 and a `held` row for each message that it holds in flight. The order of rows and files means nothing.
 """

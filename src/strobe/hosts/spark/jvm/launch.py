@@ -97,7 +97,7 @@ def _own_file(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def _properties(settings: Mapping[str, str]) -> str:
-    """As `java.util.Properties` reads it."""
+    """Settings in the form that `java.util.Properties` reads."""
     return "".join(f"{_escaped(key, ' :=')}={_escaped(value, '')}\n" for key, value in settings.items())
 
 
@@ -108,6 +108,6 @@ def _escaped(text: str, also: str) -> str:
 
 
 def _java_argument(option: str) -> str:
-    """As Java's launcher reads a word of an argument file."""
+    """A word in the form that Java's launcher reads from an argument file."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -40,7 +40,7 @@ class ReaderServer:
             self._process = None  # Spark will report what is wrong with this Python
 
     def await_ready(self) -> None:
-        """Until it serves, or will not."""
+        """Wait until it serves, or has failed to."""
         if self._process is None or self._process.stdout is None:
             return
         with selectors.DefaultSelector() as selector, self._process.stdout as said:

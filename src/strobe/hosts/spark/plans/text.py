@@ -115,7 +115,7 @@ class Writer:
     _known: dict[int, tuple[Node, str]] = field(default_factory=dict)  # by identity: origins are shared
 
     def text(self, node: Node) -> str:
-        """Of an expression that is resolved."""
+        """The text of a resolved expression."""
         return self._text(node, {})
 
     def _text(self, node: Node, bound: Mapping[int, str]) -> str:

@@ -27,7 +27,7 @@ class Node:
     place: int = 0
 
     def walk(self) -> Iterator[Node]:
-        """In pre-order. No recursion: plans are deep."""
+        """All nodes in pre-order. No recursion: plans are deep."""
         waiting = [self]
         while waiting:
             node = waiting.pop()

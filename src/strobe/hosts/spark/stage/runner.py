@@ -159,7 +159,8 @@ class StageRunner:
         return sum(int(o.get("numRowsTotal", 0)) for o in operators) if operators else None
 
     def check(self) -> None:
-        """That the stage can go on from its Spark checkpoint: that is whole, and channel and sinks are not ahead."""
+        """Check that the stage can go on from its Spark checkpoint: it is whole, and channel and sinks are not ahead of
+        it."""
         uid, checkpoint = self.spec.uid, self.agent.checkpoint
         try:
             spark_checkpoint.check(checkpoint)

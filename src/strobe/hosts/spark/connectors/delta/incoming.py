@@ -92,7 +92,7 @@ class Incoming:
 
     @cached_property
     def _judged(self) -> DataFrame:
-        """With the first reason against each row."""
+        """The rows, each with the first reason why it is rejected, if any."""
         whys = [F.col(_WHY)]
         for name in (n for n in self._rules.partitions if n in self.present):
             why = f"the text of column {name}, a partition, is longer than {longest_partition(name)} bytes"

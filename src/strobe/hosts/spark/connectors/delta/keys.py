@@ -172,7 +172,7 @@ def too_long(column: pa.ChunkedArray, name: str) -> Iterable[int]:
 
 
 def _written(value: str | float) -> str:
-    """As it is in the name of the directory."""
+    """The value as it is written in the name of the directory."""
     if isinstance(value, str):
         return quote(value, safe="")
     return format(Decimal(repr(value)), "f")

@@ -40,7 +40,7 @@ _READ: Final = 60.0  # seconds; a transaction of another job may hold the topic'
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """Of `sink`, in `timeline`, every batch up to `through` is visible."""
+    """A record: of `sink`, in `timeline`, every batch up to `through` is visible."""
 
     owner: str
     job: str
