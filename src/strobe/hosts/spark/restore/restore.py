@@ -28,10 +28,10 @@ from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.checkpoint.layout import lay_out_stage
 from strobe.hosts.spark.checkpoint.offsets import mark_offsets, rearrange_offsets, rename_channels, renumber_offsets
+from strobe.hosts.spark.checkpoint.source_files import rewrite_source_logs
 from strobe.hosts.spark.checkpoint.stage_files import note_starts, sync_tree
 from strobe.hosts.spark.commit.start import transactional
 from strobe.hosts.spark.home.job_home import JobHome
-from strobe.hosts.spark.home.moved import rewrite_source_logs
 from strobe.hosts.spark.home.record import Intent
 from strobe.hosts.spark.pipeline.chaining import noted_chains
 from strobe.hosts.spark.restore.channels import Renumbering, lay_content_aside, restore_channel, sweep_aside

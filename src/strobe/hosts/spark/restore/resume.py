@@ -19,6 +19,7 @@ from strobe.hosts.spark.channel.log import LOG, ChannelLog
 from strobe.hosts.spark.channel.schema import channel_schema
 from strobe.hosts.spark.channel.writer import table_columns
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint.source_files import rewrite_source_logs, source_logs
 from strobe.hosts.spark.checkpoint.stage_files import (
     adopt_checkpoints,
     note_starts,
@@ -27,7 +28,7 @@ from strobe.hosts.spark.checkpoint.stage_files import (
     start_positions,
 )
 from strobe.hosts.spark.home.job_home import JobHome
-from strobe.hosts.spark.home.moved import Homes, find_moved, rewrite_source_logs, source_logs
+from strobe.hosts.spark.home.moved import Homes, find_moved
 from strobe.hosts.spark.pipeline.chaining import chained_into
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.changes import uncompared
