@@ -1,6 +1,6 @@
 """One run: faults as planned until so many kills are survived, then peace, a drain, and the verdict.
 
-The order is always the same. The ledger runs under the generator; a fault comes, lasts, and is mended; whoever ended is
+The order is always the same. The ledger runs under the generator; a fault comes, lasts, and is fixed; whoever ended is
 started again, as a supervisor would. At the end everything is up, the generator stops, the job catches up and is
 stopped with `--drain`, and all outputs are held against the truth. A job that does not come up, or does not move, while
 nothing is broken is a failure of the run, like a row that is lost.

@@ -85,7 +85,7 @@ def test_a_length_that_is_none_is_refused_before_anything_is_read(
 
 def test_another_token_is_refused(world: World) -> None:
     code, said = world.raw("/x", Authorization="Bearer ünlike".encode().decode("latin-1"))
-    assert (code, said["error"]) == (401, "The job refuses: the token does not fit.")
+    assert (code, said["error"]) == (401, "The job refuses: the token is wrong.")
     assert not world.asked.is_set()
 
 

@@ -63,6 +63,15 @@ RULES = (
         },
     ),
     Rule(
+        "a text is cut to a length",
+        r"\] ?\+ ?\"…\"|\]\}…",
+        {
+            "model/text.py": "for everybody",
+            "hosts/spark/connectors/dead_letters.py": "a row in an error, cut to so many characters besides the mark",
+            "hosts/spark/plans/text.py": "with a hash of the whole behind it",
+        },
+    ),
+    Rule(
         "content is made durable",
         r"\bos\.fsync\(",
         {

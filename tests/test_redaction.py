@@ -47,7 +47,7 @@ def test_what_is_written_as_a_password_is_taken_out(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "The token does not fit.",
+        "The token is wrong.",
         "password authentication failed for user 'ann'",
         "http://127.0.0.1:8080/a@b",
         "s3://bucket/prefix/jobs/ledger",

@@ -135,11 +135,11 @@ def test_a_place_that_is_not_there_is_exit_code_1(strobe: Strobe, world: World) 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "It is not said which invariant."),
+        ((), "It is not clear which invariant is meant."),
         (("--invariant", "n"), "No verdict on an invariant 'n' of job 'ledger' is noted."),
         (("--sql", "select 1", "-f", "x.sql"), "given twice"),
         (("--invariant", "m", "-f", "rules.sql"), "There is no invariant 'm' in rules.sql."),
-        (("-f", "rules.sql"), "It is not said which invariant."),
+        (("-f", "rules.sql"), "It is not clear which invariant is meant."),
         (("-f", "none.sql"), "'none.sql' cannot be read"),
         (("--sql", NEGATIVE, "--good", "9"), "--good 9: job 'ledger' does not retain a checkpoint 9."),
         (("--sql", NEGATIVE, "--good", "5", "--bad", "2"), "--good 5 is not before --bad 2."),

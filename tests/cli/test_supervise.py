@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from strobe.cli.main import main
 from strobe.cli.supervise import HOPELESS, SUPERVISED, Backoff, Supervisor, supervisor_of
 from strobe.hosts.spark.home.supervision import Supervision, SupervisorStatus, note_supervision, read_supervision
 from strobe.model.errors import Failed
+from tests.support.waiting import eventually
 
 # Writes down that it was started, and what it was told. Then it says that the job runs, and does what `does` says.
 DRIVER = """
@@ -204,10 +203,7 @@ time.sleep(1000)
     assert process.stdout.readline() == "ready\n"
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 60
-    while not (world.root / "ended").exists():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    eventually((world.root / "ended").exists, "the driver has ended")
 
 
 def test_a_process_without_a_supervisor_has_none() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from strobe.cli.job_list import newest_checkpoint
 from strobe.cli.live_view import stage_table
 from strobe.cli.output import Session
 from strobe.cli.snapshots import _in_words
@@ -25,6 +26,14 @@ def test_a_table_in_a_pipe_is_neither_cut_short_nor_wrapped(
     assert line.split()[0] == LONG
     assert line.split()[-2:] == ["–", "–"], "what is not known is not 0"
     assert heading.split()[-4:] == ["lag", "rows", "state", "rows"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [((), "no checkpoint"), ((15,), "newest checkpoint 15"), ((13, 14, 15), "newest checkpoint 15 (3 are kept)")],
+)
+def test_the_id_of_a_checkpoint_cannot_be_taken_for_a_count(kept: tuple[int, ...], told: str) -> None:
+    assert newest_checkpoint("ledger", kept) == told
 
 
 @pytest.mark.parametrize(

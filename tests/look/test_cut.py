@@ -155,7 +155,7 @@ def test_a_table_without_columns_is_refused_in_words() -> None:
             Relation("sink", "rows", "", lambda: pa.table({"n": [1, 2]})),
         ]
     )
-    with pytest.raises(Failed, match=r"^sink\.files is no table that can be asked"):
+    with pytest.raises(Failed, match=r"^sink\.files is not a table that can be asked"):
         engine.sql("select * from sink.files")
     assert engine.sql("select count(*) as n from sink.rows").to_pylist() == [{"n": 2}]
 

@@ -99,5 +99,5 @@ def test_anything_else_is_refused_with_the_reason(text: str, why: str) -> None:
 def test_a_state_that_does_not_fit_is_named() -> None:
     with pytest.raises(Unevaluable, match="no 'size'"):
         read_condition("a.size < 3 and b.balance < 0", NODES).holds(STATES)
-    with pytest.raises(Unevaluable, match="str is no number"):
+    with pytest.raises(Unevaluable, match="str is not a number"):
         read_condition("a.name + 1 > b.balance", NODES).holds(STATES)

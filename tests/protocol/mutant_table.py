@@ -42,7 +42,7 @@ out in one of these ways:
 
 | found out by | what is seen |
 |---|---|
-| cut | a complete snapshot is no consistent cut: the host sees it, and the verifier finds it in the journal |
+| cut | a complete snapshot is not a consistent cut: the host sees it, and the verifier finds it in the journal |
 | markers | a channel carried more or fewer than one marker for a snapshot |
 | protocol | a machine refuses an input: its peer, or its host, broke the protocol |
 | liveness | the run is over, but a snapshot is not complete, a node still records, or a channel is held for ever |

@@ -118,7 +118,7 @@ def test_a_timer_that_was_never_asked_for_is_the_hosts_fault(mode: BarrierMode) 
 
 
 def test_feedback_channels_must_be_inputs() -> None:
-    with pytest.raises(HostFault, match="no inputs of this node"):
+    with pytest.raises(HostFault, match="not inputs of this node"):
         Barriers((A,), (OUT,), feedback=(LOOP,))
 
 

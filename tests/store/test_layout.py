@@ -23,10 +23,21 @@ def test_the_places_of_a_job() -> None:
         "jobs/ledger/lock", "jobs/ledger/incarnation.json", "jobs/ledger/runtime.json", "jobs/ledger/token",
         "jobs/ledger/logs/driver.log",
     }  # fmt: skip
+    assert (JOB.spark_log, JOB.journal) == ("jobs/ledger/logs/spark.log", "jobs/ledger/journal")
     assert JOB.driver(3) == "jobs/ledger/driver-3"
     assert [JOB.driver_of(name) for name in ("driver-3", "driver-03", "driver-3.gone", "driver-", "lock")] == [
         3, None, None, None, None,
     ]  # fmt: skip
+
+
+def test_the_directories_of_a_stage_tell_their_timeline_and_generation() -> None:
+    for generation in (0, 2):
+        checkpoint = JOB.stage_checkpoint(NodeId("postings"), Timeline(12), generation)
+        line = checkpoint.split("/")[-2]
+        assert JOB.line_of(line) == (12, generation)
+        assert JOB.starts_of(JOB.starts_beside(line)) == 12
+    assert [JOB.line_of(name) for name in ("t", "t1.", "t1.0", "t1.gone", "x1", "starts-t1.json")] == [None] * 6
+    assert [JOB.starts_of(name) for name in ("t1", "starts-t.json", ".starts-t1.json.fresh")] == [None] * 3
 
 
 def test_a_savepoint_lies_wherever_it_was_moved_to() -> None:

@@ -370,7 +370,7 @@ def test_a_malformed_field_is_named(path: str, to: Any, named: str) -> None:
         (b"", "empty"),
         (b"[]", "not a JSON object"),
         (b'{"a":1,"a":2}', "a: the field is there twice"),
-        (b'{"a":NaN}', "NaN is no JSON value"),
+        (b'{"a":NaN}', "NaN is not a JSON value"),
         (b'{"a":\xff}', "byte 5 is not UTF-8"),
         ('{"ä": nothing}'.encode(), "byte 7 is not JSON"),
         (b"[" * 100_000, "nested too deeply"),

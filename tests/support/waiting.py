@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["PATIENCE", "VARIABLE", "eventually"]
+__all__ = ["PATIENCE", "VARIABLE", "eventually", "until"]
 
 VARIABLE: Final = "STROBE_TEST_PATIENCE"  # for runs beside work that has the processors
 PATIENCE = float(os.environ.get(VARIABLE, "300"))  # seconds
@@ -28,3 +29,10 @@ def eventually(
         assert process is None or process.poll() is None, f"it ended with {process.returncode} before: {what}"
         assert not (why := over()), f"{what}: {why}"
         time.sleep(0.02)
+
+
+async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    """The same in an event loop."""
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.002)

@@ -163,7 +163,7 @@ def test_an_address_is_a_port_or_a_host_and_a_port(text: str, address: tuple[str
 
 @pytest.mark.parametrize("text", ["", "http", "70000", ":80", "host:", "-1", "1.5", "٣"])
 def test_what_is_no_port_is_refused(text: str) -> None:
-    with pytest.raises(Misuse, match="is no port"):
+    with pytest.raises(Misuse, match="is not a port"):
         Address.of(text)
 
 

@@ -106,7 +106,7 @@ def test_a_message_that_a_restart_brought_back_has_no_cause_in_the_new_incarnati
 
 
 def test_a_crash_is_no_event_to_compare() -> None:
-    with pytest.raises(Misuse, match="Crashed is no event of a node"):
+    with pytest.raises(Misuse, match="Crashed is not an event of a node"):
         Causality(journal(idle(A, 1), Crashed(A))).happens_before(0, 1)
 
 

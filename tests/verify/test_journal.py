@@ -89,7 +89,7 @@ def test_any_json_payload_comes_back_as_it_was(payload: Json) -> None:
     try:
         canonical(payload)
     except UnicodeEncodeError:
-        return  # half a surrogate pair is no text, and the writer refuses it
+        return  # half a surrogate pair is not text, and the writer refuses it
     events: list[Event] = [Sent(A, 1, AB, 1, payload)]
     assert canonical(read_journal(io.BytesIO(written(events)))[1][0].payload) == canonical(payload)  # type: ignore[union-attr]
 
@@ -199,7 +199,7 @@ def test_damage_names_the_file_the_line_and_the_fault(tmp_path: Path) -> None:
         (b"[" * 100_000, "this is not JSON"),
         (b'["crash","a"] ', "there is more after the end of the event"),
         (b'["crash","a"]["crash","b"]', "there is more after the end of the event"),
-        (b'["internal","a",1,NaN]', "NaN is no JSON value"),
+        (b'["internal","a",1,NaN]', "NaN is not a JSON value"),
         (b'["internal","a",1,' + b"9" * 5000 + b"]", "this is not JSON"),
         ([], "an event is an array that starts with its kind"),
         ({}, "an event is an array that starts with its kind"),
@@ -237,8 +237,8 @@ def test_a_bad_line_is_named(line: Json, fault: str) -> None:
     ("head", "fault"),
     [
         (b"not json", "this is not JSON"),
-        ([1], "this is no header of a journal"),
-        ({"host": "sim"}, "this is no header of a journal"),
+        ([1], "this is not the header of a journal"),
+        ({"host": "sim"}, "this is not the header of a journal"),
         (HEADER | {"strobe-journal": 2}, "the journal has format 2, and this Strobe reads format 1"),
         ({k: v for k, v in HEADER.items() if k != "graph"}, "the header has no 'graph'"),
         (HEADER | {"graph": {"nodes": [], "channels": []}}, "A system needs at least one node"),

@@ -320,4 +320,4 @@ def test_an_address_that_leads_nowhere_says_so(served: Served, browser: Browser,
 
 def test_a_wrong_token_is_said_on_the_page(served: Served, browser: Browser) -> None:
     with looking(browser, served.url.replace(served.access.token, "wrong")) as page:
-        expect(page.locator("body")).to_contain_text("The token does not fit.")
+        expect(page.locator("body")).to_contain_text("The token is wrong.")

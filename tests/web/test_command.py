@@ -69,7 +69,7 @@ def test_a_home_that_is_none_is_said_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="There is no home directory"):
         bind(Options(tmp_path / "nowhere", port=0))
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(Misuse, match="is no home directory of Strobe"):
+    with pytest.raises(Misuse, match="is not a home directory of Strobe"):
         bind(Options(tmp_path, port=0))
     file = tmp_path / "file"
     file.touch()
@@ -80,7 +80,7 @@ def test_a_home_that_is_none_is_said_and_not_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["ops.example", "ftp://ops.example", "https://", "https://ops.example/?a=b"])
 def test_a_public_url_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
     (tmp_path / "jobs").mkdir()
-    with pytest.raises(Misuse, match="is no address of a page"):
+    with pytest.raises(Misuse, match="is not the address of a page"):
         bind(Options(tmp_path, port=0, public_url=url))
 
 

@@ -50,7 +50,7 @@ def test_a_wrong_token_is_refused_in_words(page: Served, headers: dict[str, str]
     assert page.ask("GET", "/api/v1/jobs", headers=headers)[0] == 401
     status, _, body = page.ask("GET", "/?token=wrong", headers=headers)
     assert status == 401
-    assert b"does not fit" in body
+    assert b"token is wrong" in body
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "", "<b>:{port}"])

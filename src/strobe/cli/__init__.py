@@ -1,1 +1,1 @@
-"""What people type. `main` finds the command, `output` says what came of it, every command group has its own module."""
+"""The command line. `main` finds the command, `output` prints its result, every command group has its own module."""

@@ -11,13 +11,13 @@ import click
 from strobe.cli.bisect_replay import Replaying, replay_options
 from strobe.cli.checks import invariants_from, verdict_json
 from strobe.cli.diff import show_diff
-from strobe.cli.jobs import check_known
 from strobe.cli.output import Command, Session, Whole, common_options
 from strobe.cli.sql import open_cut
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Invariant, Outcome, Verdict
 from strobe.model.suggest import did_you_mean
+from strobe.store.jobs import check_known
 from strobe.store.places import checkpoints_of
 from strobe.store.verdicts import read_verdicts
 
@@ -78,7 +78,7 @@ def bisect_command(
     The exit code is 0 if the place was found, 1 if it is not among what is retained (the invariant holds there, or it
     was broken already), or if it cannot be evaluated.
     """
-    check_known(session, job)
+    check_known(session.home, job)
     pipeline = None if replaying is None else replaying.load(session, job, file)
     invariant = _invariant(name, file, query)
     if invariant is None and pipeline is not None:
@@ -159,20 +159,24 @@ def _invariant(name: str | None, file: str | None, query: str | None) -> Invaria
         return Invariant(name or "the query", query)
     if file is None:
         if name is None:
-            raise Misuse("It is not said which invariant.", next="Write --invariant NAME, or --sql QUERY.")
+            raise Misuse("It is not clear which invariant is meant.", next="Write --invariant NAME, or --sql QUERY.")
         return None
     found = {invariant.name: invariant for invariant in invariants_from(file)}
     if name is None and len(found) == 1:
         return next(iter(found.values()))
     if name not in found:
-        what = "It is not said which invariant." if name is None else f"There is no invariant {name!r} in {file}."
+        what = (
+            "It is not clear which invariant is meant."
+            if name is None
+            else f"There is no invariant {name!r} in {file}."
+        )
         hint = did_you_mean(name, list(found)) if name is not None else ""
         raise Misuse(what, next=f"{hint}Write --invariant with one of: {', '.join(map(repr, found))}.")
     return found[name]
 
 
 def _noted(session: Session, job: str, name: str) -> dict[SnapshotId, Verdict]:
-    """Only what is an answer: what failed or was skipped may go better now."""
+    """The noted verdicts that are answers: what failed or was skipped is asked again."""
     verdicts = read_verdicts(session.home, job)
     return {v.snapshot: v for v in verdicts if v.invariant == name and v.outcome in _KNOWN}
 

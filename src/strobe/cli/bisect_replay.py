@@ -90,7 +90,7 @@ class Replaying:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A batch that Spark has planned and may not run is refused, which py4j tells everybody at length."""
+    """Silence py4j: a batch that Spark has planned and must not run is refused, and py4j logs that at length."""
     before = [(logger, logger.level) for logger in map(logging.getLogger, ("strobe", "py4j", "pyspark"))]
     try:
         for logger, _ in before:
@@ -119,7 +119,7 @@ def replay_options(function: Function) -> Function:
     ) -> Any:
         replaying = Replaying(target, py_files, master, rows, batches, keep, allow_changed_state) if replay else None
         if replaying is None and (target or py_files or master or keep or allow_changed_state):
-            raise Misuse("There is no --replay for these options to be about.", next="Add --replay, or leave them out.")
+            raise Misuse("These options need --replay.", next="Add --replay, or leave them out.")
         return function(*args, replaying=replaying, **kwargs)
 
     for option in reversed((

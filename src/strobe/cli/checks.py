@@ -8,12 +8,12 @@ from typing import Any
 import click
 from rich.table import Table
 
-from strobe.cli.jobs import check_known
 from strobe.cli.output import Command, Session, Whole, common_options
 from strobe.hosts.spark.commit.holding import explain_held, held_on_disk
 from strobe.model.errors import Misuse
 from strobe.model.invariants import Invariant, Outcome, Verdict
 from strobe.store.holding import is_held
+from strobe.store.jobs import check_known
 from strobe.store.releases import read_releases
 from strobe.store.verdicts import read_verdicts
 
@@ -36,12 +36,12 @@ _WRONG = (Outcome.VIOLATED, Outcome.FAILED)
 @click.option("--last", type=Whole(1), metavar="N", help="With --all: only the last N.")
 @common_options
 def checks_command(job: str, everything: bool, last: int | None, session: Session) -> int:
-    """Show what the invariants of JOB were found to be, whether it runs or not.
+    """Show the verdicts on the invariants of JOB, whether it runs or not.
 
     The exit code is 1 if the last verdict on an invariant is that it is violated, or that it could not be evaluated, or
     if rows are held back because of an earlier one.
     """
-    check_known(session, job)
+    check_known(session.home, job)
     held = held_on_disk(session.home, job)
     verdicts = read_verdicts(session.home, job)
     newest = {verdict.invariant: verdict for verdict in verdicts}
@@ -52,15 +52,15 @@ def checks_command(job: str, everything: bool, last: int | None, session: Sessio
         session.say(f"{job}: no invariant has been evaluated yet.")
     else:
         _print(shown, session)
-    kept_back = held is not None and (
+    held_back = held is not None and (
         bool(held.reason) or not is_held(session.home, job)
     )  # not only about to be judged
-    if held is not None and kept_back and not session.json:
+    if held is not None and held_back and not session.json:
         session.say((explain_held(job, held), "bold red"))
     if everything and not session.json:
         for release in read_releases(session.home, job):
             session.say(f"released up to snapshot {release.snapshot} by {release.by} at {release.at}")
-    return 1 if kept_back or any(verdict.outcome in _WRONG for verdict in newest.values()) else 0
+    return 1 if held_back or any(verdict.outcome in _WRONG for verdict in newest.values()) else 0
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""The console through which styled words and tables go. Imported where one is needed: most commands print lines."""
+"""The console for styled text and tables. Imported only where it is needed: most commands print plain lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Console(Console):
             yield segment if shown == segment.text else Segment(shown, segment.style)
 
     def on_broken_pipe(self) -> None:
-        """`main` deals with a reader that has gone, wherever it shows."""
+        """Raise the error: `main` handles a reader that has gone."""
         raise BrokenPipeError
 
 

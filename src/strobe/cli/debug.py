@@ -71,7 +71,7 @@ def debug_command(
     printed = printed or session.json
     if not printed and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Misuse(
-            "The debugger is a program for a terminal, and this is none.",
+            "The debugger is a program for a terminal, and this is not one.",
             untouched="Nothing was looked at.",
             next="Start it in a terminal, or add --print for the place where it would begin.",
         )
@@ -98,7 +98,7 @@ def debug_command(
         session.answer(debug_json(run, walk, at, truth, found))
         return
     if opened.alone:
-        session.say(f"A snapshot alone: no step leads to it or on from it. {opened.alone}")
+        session.say(f"A snapshot without a journal: no steps before or after it are known. {opened.alone}")
         for line in snapshot_lines(run, at):
             session.say(line)
         return
@@ -116,7 +116,7 @@ def debug_command(
 
 
 def _start(run: Run, walk: Walk, condition: str | None, at: Positions) -> Positions:
-    """Where the condition holds for the first time; without one, there."""
+    """Where the condition holds for the first time; without a condition, `at`."""
     if condition is None:
         return at
     holds = in_cuts(run, read_predicate(condition, run))

@@ -7,7 +7,7 @@ line of its receipt alone.
 A cut is shown by its lanes: solid as far as the cut goes, dotted from the first step that it lacks. If the cut is one
 that the recorded order passed through, that is a straight line; if not, a staircase.
 
-Nothing here knows a terminal: a line is made of pieces, each with the role that its text plays.
+Nothing here depends on a terminal: a line is made of pieces, each with the role of its text.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from strobe.cli.output import printable
 from strobe.cli.predicate import in_words
 from strobe.model.events import Internal
 from strobe.model.ids import ChannelId, NodeId
+from strobe.model.text import shortened
 from strobe.predicates.computation import Positions
 from strobe.predicates.replay import Run
 from strobe.predicates.walk import Walk
@@ -221,7 +222,7 @@ def step_words(run: Run, node: NodeId, number: int) -> str:
 
 
 def _messages(run: Run, walk: Walk) -> Iterator[_Drawn]:
-    """In the order in which they were sent; those that were in flight before come first."""
+    """The messages in the order in which they were sent; those that were in flight before come first."""
     index = {node: i for i, node in enumerate(run.computation.nodes)}
     receipts: dict[tuple[ChannelId, int], list[tuple[int, int]]] = {}
     sent: dict[tuple[ChannelId, int], tuple[int, int]] = {}
@@ -262,7 +263,7 @@ def _end(message: _Drawn, height: int) -> int:
 
 def _shown(node: NodeId) -> str:
     name = printable(node).replace("\n", " ").replace("\t", " ")
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return shortened(name, _LONGEST_NAME)
 
 
 def _plain(line: Line) -> str:

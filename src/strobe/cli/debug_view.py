@@ -41,7 +41,8 @@ _STYLES: Final[Mapping[Role, Style]] = {
 
 
 class DiagramView(ScrollView, inherit_bindings=False):
-    """Its first line, the names, stays where it is. It has no keys of its own: they move the cut, and it follows."""
+    """Its first line, with the names, does not scroll. It has no keys of its own: keys move the cut, and the view
+    follows."""
 
     class Picked(Message):
         """Somebody clicked beside this step of the node."""
@@ -56,7 +57,7 @@ class DiagramView(ScrollView, inherit_bindings=False):
         self.virtual_size = Size(diagram.width, diagram.height + 1)
 
     def show(self, cut: Positions, chosen: int, line: int) -> None:
-        """Draw this cut, and have the line in sight."""
+        """Draw this cut, and scroll so that the line is visible."""
         self._cut, self._chosen = cut, chosen
         room = max(1, self.scrollable_content_region.height - 1)
         top = self.scroll_offset.y
@@ -111,7 +112,7 @@ class Page(ModalScreen[None]):
 
 
 def as_text(lines: Iterable[str]) -> Text:
-    """What somebody else wrote does not command the terminal, and is no markup."""
+    """Text from outside as plain text: it cannot control the terminal, and is not read as markup."""
     return Text(printable("\n".join(lines)), no_wrap=True, overflow="ellipsis")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from strobe.cli.debug_diagram import step_words
-from strobe.cli.judge import plural
+from strobe.cli.figures import plural
 from strobe.cli.predicate import cut_json, in_words
 from strobe.model.cut import Json
 from strobe.model.ids import NodeId
@@ -35,7 +35,7 @@ def cut_lines(run: Run, walk: Walk, cut: Positions) -> Iterator[str]:
 
 
 def snapshot_lines(run: Run, cut: Positions, notes: Sequence[str] = ()) -> Iterator[str]:
-    """States, each with what there is to note of it, and messages in flight."""
+    """States, each with its notes, and messages in flight."""
     at = run.cut(cut)
     yield ""
     yield "States"
@@ -55,7 +55,7 @@ def stop_words(stop: Stop) -> str:
     name = f"{'Snapshots' if many else 'Snapshot'} {', '.join(map(str, stop.snapshots))}"
     if stop.exact:
         return f"{name} {'were' if many else 'was'} recorded here."
-    return f"{name}: what was recorded is no consistent cut. This is the smallest one that has all of it."
+    return f"{name}: what was recorded is not a consistent cut. This is the smallest one that has all of it."
 
 
 def step_lines(run: Run, cut: Positions, chosen: int) -> Iterator[str]:
@@ -75,7 +75,7 @@ def step_lines(run: Run, cut: Positions, chosen: int) -> Iterator[str]:
 
 
 def difference_lines(ours: Run, theirs: Run, names: tuple[str, str], found: Difference) -> Iterator[str]:
-    """Side by side: how long the runs are the same, what each does then, how each ends."""
+    """Compare two runs: how long they are the same, what each does then, how each ends."""
     if found.none:
         yield f"{names[0]} and {names[1]} are the same run: {plural(ours.computation.events, 'step')}."
         return

@@ -1,4 +1,4 @@
-"""`strobe demo`: see the whole thing work in a minute or two, on this machine, with nothing set up."""
+"""`strobe demo`: see Strobe work in a minute or two, on this machine, with nothing to set up."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def demo_command(directory: str, files: int, rows: int, seed: int, session: Sess
     if second.code != 0:
         raise Failed(f"The second run failed: {second.last}", next=f"Its logs: {root}/.strobe/jobs/demo/logs")
     _verify(root)
-    # Each one's cut was checked before its manifest was written; those that are kept were read again, every byte.
+    # Every cut was checked before its manifest was written; of those that are kept, every byte was read again.
     verified = first.completed + second.completed
     tables = compare(root)
     lost, duplicated = sum(t.lost for t in tables), sum(t.duplicated for t in tables)
@@ -145,7 +145,7 @@ def _prepare(root: Path) -> None:
     if root.exists():
         if not (root / "pipeline.py").is_file() and any(root.iterdir()):
             raise Misuse(
-                f"{root} is there already, and is no demo of Strobe's.",
+                f"{root} exists already, and is not a demo of Strobe's.",
                 untouched="It was left alone.",
                 next="Name another directory: strobe demo --dir DIR",
             )
@@ -161,7 +161,7 @@ class _Outcome:
 
 
 def _run(root: Path, say: Callable[..., None], **env: str) -> _Outcome:
-    """`strobe run`, with its words shown as they come."""
+    """Run `strobe run`, and show its output line by line."""
     completed, last = 0, ""
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "strobe.cli.main", "run", "pipeline.py", "--home", ".strobe"],

@@ -1,8 +1,8 @@
 """`strobe run -d`: the job in a process of its own, which outlives the terminal.
 
 The child is the same command in a new session: no terminal, no signals meant for others, its output in the job's log.
-It is given one end of a pipe and says through it, once, what has become of the start: the job runs, or why it does not.
-The parent says that to the user and exits with the child's code. A child that dies without a word is an error too.
+It is given one end of a pipe and sends one message through it: the job runs, or why it does not. The parent tells the
+user and exits with the child's code. A child that dies without a message is an error, too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run_detached(job: str, home: Path, command: tuple[str, ...] = ("run",)) -> D
     finally:
         os.close(tell)
     with os.fdopen(told, "rb") as pipe:
-        word = pipe.read()  # until the child has spoken, or is gone
+        word = pipe.read()  # until the child has sent its message, or has ended
     if not word:
         code = child.wait()
         raise Failed(
@@ -92,7 +92,7 @@ def show_detached(session: Session, started: Detached) -> None:
 
 
 class Starter:
-    """The child's end: who started it waits for one word."""
+    """The child's end of the pipe: the process that started it waits for one message."""
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe
@@ -104,19 +104,19 @@ class Starter:
         self._say({"error": error.what, "untouched": error.untouched, "next": error.next, "exit_code": error.exit_code})
 
     def pass_on(self, word: dict[str, Any]) -> None:
-        """What another process said that was started in turn."""
+        """Pass on the message of a process that this one has started."""
         self._say(word)
 
     def _say(self, word: dict[str, Any]) -> None:
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
-            with contextlib.suppress(OSError), os.fdopen(pipe, "wb") as file:  # nobody may be listening any more
+            with contextlib.suppress(OSError), os.fdopen(pipe, "wb") as file:  # the starter may have ended
                 file.write(json.dumps(word).encode())
 
 
 @contextlib.contextmanager
 def starter(pipe: int | None) -> Iterator[Starter]:
-    """Around everything that a run does. Without a pipe it says nothing."""
+    """A context around everything that a run does. Without a pipe nothing is sent."""
     if pipe is not None:
         os.set_inheritable(pipe, False)  # Spark's processes must not keep it open
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

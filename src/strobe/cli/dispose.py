@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from strobe.cli.live_view import human_bytes
+from strobe.cli.figures import human_bytes
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Failed, Misuse, StrobeError

@@ -10,14 +10,14 @@ from msgspec import to_builtins
 from rich.table import Table
 from rich.text import Text
 
-from strobe.cli.jobs import check_known
-from strobe.cli.live_view import human_bytes, human_ms, human_phase
+from strobe.cli.figures import human_bytes, human_ms, human_phase
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.home.critical_path import Span, critical_path, missing_parts, spans_of, stuck_at
 from strobe.hosts.spark.home.history import PastSnapshot, past_of_manifest, read_history, read_past
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.graph import Graph
 from strobe.model.ids import SnapshotId
+from strobe.store.jobs import check_known
 from strobe.store.layout import JobLayout
 from strobe.store.manifest import Manifest
 from strobe.store.places import checkpoints_of
@@ -52,7 +52,7 @@ def explain_command(snapshot: str, session: Session) -> int:
     be kept any more. JOB alone is the last one that was tried.
     """
     job, slash, number = snapshot.partition("/")
-    check_known(session, job)
+    check_known(session.home, job)
     if slash and not _ID.fullmatch(number):
         raise Misuse(f"{snapshot!r} names no snapshot.", next="Write it as JOB/ID, for example ledger/12.")
     store = checkpoints_of(session.home, job)
@@ -98,7 +98,7 @@ def _find(session: Session, job: str, number: int | None, store: SnapshotStore) 
         number = tried[-1] if tried else kept[-1] if kept else None
     if number is None:
         raise Misuse(
-            f"No snapshot of job {job!r} has been tried yet, or nobody noted it.",
+            f"No snapshot of job {job!r} has been tried yet, or it was not noted.",
             next=f"Take one: strobe checkpoint {job}",
         )
     past, manifest = read_past(file, number), None
@@ -123,7 +123,7 @@ def _find(session: Session, job: str, number: int | None, store: SnapshotStore) 
 
 
 def _graph_beside(past: PastSnapshot, store: SnapshotStore) -> Graph | None:
-    """That of a checkpoint which is kept, if its stages are the same: a snapshot that is gone did not leave its own."""
+    """The graph of a kept checkpoint, if its stages are the same. A snapshot that is gone has left no graph."""
     for snapshot in reversed(store.list()):
         try:
             graph = store.load(snapshot).graph

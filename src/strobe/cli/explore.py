@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from strobe.cli.figures import plural
 from strobe.cli.findings import answer_shortest
-from strobe.cli.judge import plural
 from strobe.cli.options import check_option, file_options, known, protocol_options, write_files
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options
 from strobe.hosts.sim.checks import Check
@@ -163,7 +163,7 @@ def _progress() -> Iterator[Callable[[ExploreProgress], None]]:
 
 
 def _smallest(report: ExploreReport) -> Run | None:
-    """The smallest run found that fails: nodes, channels, actions and choices are taken away while it still does."""
+    """The smallest failing run: nodes, channels, actions and choices are removed as long as it still fails."""
     if not report.counterexamples:
         return None
     example = min(report.counterexamples, key=lambda c: len(c.schedule))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strobe.cli.judge import plural
+from strobe.cli.figures import plural
 from strobe.cli.options import write_files
 from strobe.cli.output import Session
 from strobe.hosts.sim.explore import ExploreConfig

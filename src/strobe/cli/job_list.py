@@ -11,7 +11,7 @@ from strobe.hosts.spark.home.listing import list_jobs
 from strobe.model.errors import StrobeError
 from strobe.store.runtime import SPARK, UNKNOWN, read_runtime
 
-__all__ = ["job_kind", "list_command", "numbers"]
+__all__ = ["job_kind", "list_command", "newest_checkpoint"]
 
 
 @click.command("list", cls=Command, examples=(("strobe list", "the jobs of this home, and whether they run"),))
@@ -26,7 +26,7 @@ def list_command(session: Session) -> None:
     for job in jobs if not session.json else ():
         session.say(
             (f"{job['job']:<24}", "bold"), f"{job['state']:<12}", "live  " if job["kind"] == "live" else "",
-            f"checkpoints {numbers(job['job'], job['checkpoints'])}",
+            newest_checkpoint(job["job"], job["checkpoints"]),
             f"   started {job['started']}" if job["started"] else "",
         )  # fmt: skip
 
@@ -39,7 +39,11 @@ def job_kind(session: Session, job: str) -> str:
         return SPARK
 
 
-def numbers(job: str, checkpoints: tuple[int, ...] | None) -> str:
+def newest_checkpoint(job: str, checkpoints: tuple[int, ...] | None) -> str:
+    """A job's newest checkpoint and how many are kept, in words. `checkpoints` are ids, the oldest first."""
     if checkpoints is None:
-        return f"unknown: their store cannot be asked, `strobe checkpoints {job}` says why"
-    return ", ".join(map(str, checkpoints)) or "none"
+        return f"checkpoints unknown: their store cannot be asked, `strobe checkpoints {job}` says why"
+    if not checkpoints:
+        return "no checkpoint"
+    kept = f" ({len(checkpoints)} are kept)" if len(checkpoints) > 1 else ""
+    return f"newest checkpoint {checkpoints[-1]}{kept}"

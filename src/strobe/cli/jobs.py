@@ -10,8 +10,9 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
+from strobe.cli.figures import human_bytes, human_ms
 from strobe.cli.job_list import job_kind
-from strobe.cli.live_view import human_bytes, human_ms, reasons
+from strobe.cli.live_view import reasons
 from strobe.cli.operator_view import checkpoint_tables
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.commit.holding import explain_held, held_on_disk
@@ -23,16 +24,15 @@ from strobe.hosts.spark.snapshot.metrics import progress_from_json
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import SnapshotId
-from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
-from strobe.store.jobs import jobs_in
+from strobe.store.jobs import check_known
 from strobe.store.layout import JobLayout
 from strobe.store.places import checkpoints_of
 from strobe.store.scheme import is_s3
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = [
-    "cancel_command", "check_known", "checkpoint_command", "checkpoints_command", "savepoint_command", "show_doubt",
+    "cancel_command", "checkpoint_command", "checkpoints_command", "savepoint_command", "show_doubt",
     "stop_command",
 ]  # fmt: skip
 
@@ -50,7 +50,7 @@ __all__ = [
 @common_options
 def checkpoints_command(job: str, everything: bool, session: Session) -> None:
     """Show a job's checkpoints: those that are kept, and recent ones that failed."""
-    check_known(session, job)
+    check_known(session.home, job)
     store = checkpoints_of(session.home, job)
     kept = [_kept(session, store, s) for s in store.list()]
     recent: list[dict[str, Any]] = []
@@ -144,7 +144,7 @@ def stop_command(job: str, directory: str | None, drain: bool, session: Session)
     """End a job with a savepoint: nothing that it does after the savepoint becomes visible.
 
     With --drain no more is read from the sources, the channels run empty, and event time comes to its end: all windows
-    are closed and all event-time timers fire. Use it when the job shall not go on.
+    are closed and all event-time timers fire. Use it when the job is not to go on.
 
     If the savepoint fails, the job goes on. Rows that invariants hold back stay where they are; after --drain, which is
     to deliver everything, the exit code is 1 then.
@@ -158,7 +158,7 @@ def stop_command(job: str, directory: str | None, drain: bool, session: Session)
     session.say(f"{job} is stopped.")
     show_doubt(session, job)
     if drain and held is not None:
-        rest = "keep its home until the rows that are held are let go, or thrown away."
+        rest = "keep its home until the rows that are held are released, or thrown away."
         session.say((f"{job} is drained, but not everything is delivered: {rest}", "bold red"))
     _show_savepoint(session, done, held=held is not None)
     return int(drain and held is not None)
@@ -213,7 +213,7 @@ def _show_history(session: Session, history: list[PastFigures]) -> None:
 
 
 def show_doubt(session: Session, job: str) -> None:
-    """What the end has left that a complete snapshot names and no sink has committed yet."""
+    """Show what a complete snapshot names and no sink has committed yet."""
     entries = [e for ledger in read_ledgers(session.home, job).values() for e in ledger.entries]
     doubt = [e for e in entries if e.state is PartState.DECIDED]
     held = held_on_disk(session.home, job)
@@ -272,18 +272,8 @@ def _kept(session: Session, store: SnapshotStore, snapshot: SnapshotId) -> dict[
     }
 
 
-def check_known(session: Session, job: str) -> None:
-    if job not in jobs_in(session.home):
-        known = ", ".join(jobs_in(session.home)) or "none"
-        raise Misuse(
-            f"There is no job {job!r} in {session.home}.",
-            untouched="Nothing was changed.",
-            next=f"{did_you_mean(job, jobs_in(session.home))}The jobs there: {known}. Another home: --home DIR.",
-        )
-
-
 def _check_live(session: Session, job: str) -> None:
-    check_known(session, job)
+    check_known(session.home, job)
     if job_kind(session, job) == "live":
         raise Misuse(
             f"{job!r} is a system of live processes, not a pipeline.",

@@ -1,4 +1,4 @@
-"""`strobe journal`: journals as Parquet, and what Spark says of those that are too large for one process."""
+"""`strobe journal`: journals as Parquet, checked by Spark, since some are too large for one process."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def possibly_at_scale(
 
 
 def _teller(session: Session) -> Callable[[str], None]:
-    """Says on a terminal what is being worked on."""
+    """Shows on a terminal which step is running."""
     if session.json or not session.console.is_terminal:
         return lambda words: None
     return lambda words: session.say((f"… {words}", "dim"))

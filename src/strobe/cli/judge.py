@@ -1,6 +1,6 @@
 """A verdict on a journal: what the verifier, the proof and the workload's invariant say, in words and as JSON.
 
-`strobe sim run` and `strobe sim verify` tell it alike, so that a journal verified later reads like the run it is of.
+`strobe sim run` and `strobe sim verify` print it in the same form.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from strobe.cli.figures import plural
 from strobe.cli.output import Session
 from strobe.model.app import Application
 from strobe.model.cut import Cut, Json
@@ -17,10 +18,10 @@ from strobe.verify.history import History
 from strobe.verify.journal import Journal
 from strobe.verify.reachability import Proof, prove
 
-__all__ = ["Judged", "Judgement", "judge", "plural", "print_judgement"]
+__all__ = ["Judged", "Judgement", "judge", "print_judgement"]
 
 _SENTENCES = 8
-"""So many violations are told in words; the JSON has all."""
+"""How many violations are printed; the JSON has all."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Judged:
     cut: Cut
     checked: Checked
     proof: Proof | None
-    """None when nobody could or would prove."""
+    """None if it was not proved."""
     invariant: str | None
-    """What the workload says of it; None is well."""
+    """How the workload's invariant is broken; None if it holds."""
 
     @property
     def ok(self) -> bool:
@@ -118,10 +119,6 @@ def judge(
 
 
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def plural(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def print_judgement(session: Session, judgement: Judgement) -> None:

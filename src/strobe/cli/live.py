@@ -8,14 +8,16 @@ from typing import Any
 
 import click
 
+from strobe.cli.figures import human_bytes, plural
 from strobe.cli.live_check import check_command
 from strobe.cli.live_up import node_command, up_command
 from strobe.cli.options import write_files
 from strobe.cli.output import Command, Session, check_writable, common_options
-from strobe.cli.system_view import check_lines, counted, head_of, human_size, node_table, snapshot_table
+from strobe.cli.system_view import check_lines, head_of, node_table, snapshot_table
 from strobe.hosts.live.journal.journals import whole_journal
 from strobe.hosts.live.system.commands import ask, live_runtime, the_system
 from strobe.hosts.live.system.report import report_from_json
+from strobe.model.text import shortened
 from strobe.store.holding import is_held
 from strobe.store.layout import MANIFEST
 from strobe.store.places import checkpoints_of
@@ -105,8 +107,8 @@ def snapshot_command(name: str | None, directory: str | None, initiators: tuple[
     figures = ""
     if {"took_ms", "bytes_total", "messages_in_flight"} <= taken.keys():
         figures = (
-            f" in {taken['took_ms']:.0f} ms: {human_size(taken['bytes_total'])}, "
-            f"{counted(taken['messages_in_flight'], 'message')} in flight"
+            f" in {taken['took_ms']:.0f} ms: {human_bytes(taken['bytes_total'])}, "
+            f"{plural(taken['messages_in_flight'], 'message')} in flight"
         )
     session.say(f"{taken.get('kind', 'snapshot')} {taken['snapshot']} of {system} is complete{figures}")
     session.say(("at   ", "bold"), str(taken["where"]))
@@ -127,7 +129,7 @@ def restore_command(name: str, snapshot: str, session: Session) -> None:
     """Take a running system back to one of its snapshots.
 
     SNAPSHOT is a number, as `strobe live status` shows it, or else the directory of a snapshot, or NAME/ID. What
-    happened since is undone; a snapshot is taken first thing, so that the system goes on from there if it is ended.
+    happened since is undone; a new snapshot is taken at once, so that the system goes on from there if it is ended.
     """
     system = the_system(session.home, name)
     wanted: int | str = int(snapshot) if snapshot.isdecimal() else snapshot
@@ -187,8 +189,7 @@ def break_command(condition: str, name: str | None, session: Session) -> None:
 
 
 def _short(value: Any, limit: int = 200) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return shortened(json.dumps(value, ensure_ascii=False), limit)
 
 
 @live.command(
@@ -203,7 +204,7 @@ def _short(value: Any, limit: int = 200) -> str:
 @click.option("--now", is_flag=True, help="Without a last snapshot.")
 @common_options
 def down_command(name: str | None, now: bool, session: Session) -> None:
-    """End a system, and all of its nodes; returns when nothing of it runs any more."""
+    """End a system, and all of its nodes; returns when no process of it is running."""
     system = the_system(session.home, name)
     done = ask(session.home, system, "POST", "/v1/down", {"snapshot": not now}, timeout=None)
     if session.json:

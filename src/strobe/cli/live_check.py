@@ -1,4 +1,4 @@
-"""`strobe live check`: stable predicates, on a snapshot that is taken for it or on one that there is."""
+"""`strobe live check`: stable predicates, on a new snapshot or on an existing one."""
 
 from __future__ import annotations
 

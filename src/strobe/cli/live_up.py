@@ -1,4 +1,4 @@
-"""`strobe live up` and `strobe live node`: the processes that stay."""
+"""`strobe live up` and `strobe live node`: the commands that run until the system ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Seconds(click.ParamType[float]):
         except ValueError:
             number = -1.0
         if not (0 <= number < 1e7) or (number == 0 and not self.zero):
-            self.fail(f"{value!r} is no number of seconds{' from 0 up' if self.zero else ' above 0'}.", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds{' from 0 up' if self.zero else ' above 0'}.", param, ctx)
         return number
 
 
@@ -226,7 +226,7 @@ class _Logs:
         self._last = ""
 
     def _show(self, record: logging.LogRecord) -> None:
-        """What is said again and again, such as by a peer with a wrong key, is shown once."""
+        """Show a line. One that is repeated, such as by a peer with a wrong key, is shown once."""
         said = record.getMessage()
         if said != self._last:
             self._last = said

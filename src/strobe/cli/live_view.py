@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from strobe.cli.figures import human_bytes, human_ms, human_phase
 from strobe.cli.output import printable
 from strobe.hosts.spark.commit.holding import explain_held
 from strobe.hosts.spark.snapshot.coordinator import Progress
@@ -21,8 +22,8 @@ from strobe.model.invariants import Outcome
 from strobe.model.kind import Kind
 
 __all__ = [
-    "LiveView", "PlainView", "bad_files_line", "broken", "checkpoint_table", "doubts", "human_bytes", "human_ms",
-    "human_phase", "invariants_line", "kept_back", "phase_table", "reasons", "shown_phases", "stage_table",
+    "LiveView", "PlainView", "bad_files_line", "broken", "checkpoint_table", "doubts", "held_back", "invariants_line",
+    "phase_table", "reasons", "shown_phases", "stage_table",
 ]  # fmt: skip
 
 _REFRESH = 0.5
@@ -35,30 +36,14 @@ class Watched(Protocol):
     def status(self) -> JobStatus: ...
 
 
-def human_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def human_ms(value: float) -> str:
-    return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
-
-
-def human_phase(value: float) -> str:
-    return f"{value:.1f} ms" if value < 100 else human_ms(value)
-
-
 def stage_table(stages: tuple[StageStatus, ...]) -> Table:
-    """One line each, whole on 80 columns unless uids are long: then these are cut short, and never a figure."""
+    """One line each, fits into 80 columns unless uids are long: then the uids are cut short, never a figure."""
     table = _table("stage")
     table.add_column("state", no_wrap=True)
     measured = any(s.busy is not None for s in stages)
     for name in ("batch", "took", *(("busy",) if measured else ()), "rows/s", "lag rows", "state rows"):
         table.add_column(name, justify="right", no_wrap=True)
-    # Figures that are nothing in most jobs have a column when there is something to show.
+    # Figures that are zero in most jobs get a column only when there is something to show.
     rare = {
         "restarts": [s.restarts for s in stages],
         "dead letters": [s.dead_letters for s in stages],
@@ -118,7 +103,7 @@ def phase_table(checkpoints: tuple[Progress, ...]) -> Table | None:
 
 
 def shown_phases(*phases: Mapping[str, float]) -> list[str]:
-    """Which phases have something to show, in any of these; those that most snapshots have always do."""
+    """The phases that are shown: those that most snapshots have, and others if one of these has something to show."""
     return [name for name in phases[0] if name not in _RARE_PHASES or any(each[name] >= 1 for each in phases)]
 
 
@@ -142,7 +127,7 @@ def bad_files_line(uid: str, count: int, last: BadFileStatus) -> Text:
 
 
 def doubts(sinks: Iterable[SinkStatus]) -> list[Text]:
-    """What sinks have yet to make visible although a complete snapshot names it, and why. Nothing if all is well."""
+    """What a complete snapshot names and sinks have not made visible yet, and why. Empty if all is well."""
     found = []
     for sink in sinks:
         if sink.error:
@@ -154,13 +139,13 @@ def doubts(sinks: Iterable[SinkStatus]) -> list[Text]:
 
 
 def broken(invariants: Iterable[InvariantStatus]) -> list[Text]:
-    """Invariants that do not hold, or could not be evaluated. Nothing if all is well."""
+    """Invariants that do not hold, or could not be evaluated. Empty if all is well."""
     wrong = [one for one in invariants if one.outcome in (Outcome.VIOLATED, Outcome.FAILED)]
     return [Text(one.sentence, style="red" if one.outcome == Outcome.VIOLATED else "yellow") for one in wrong]
 
 
-def kept_back(status: JobStatus) -> list[Text]:
-    """What invariants keep back, since when, and how to go on. Nothing if all is well."""
+def held_back(status: JobStatus) -> list[Text]:
+    """What invariants hold back, since when, and how to go on. Empty if all is well."""
     if status.held is None:
         return []
     since = f" (since {status.held.since})" if status.held.since else ""
@@ -204,13 +189,13 @@ class _View(ABC):
     def _run(self) -> None:
         count = 0
         while not self._done.wait(_REFRESH):
-            with contextlib.suppress(OSError):  # a full disk under its output, or nobody who reads it: the job goes on
+            with contextlib.suppress(OSError):  # its output is on a full disk, or nobody reads it: the job goes on
                 self.refresh(self._job.status(), count)
             count += 1
 
     @abstractmethod
     def refresh(self, status: JobStatus, count: int) -> None:
-        """Show `status`; `count` refreshes have gone before."""
+        """Show `status`; `count` is how many refreshes came before."""
 
     @abstractmethod
     def note(self, line: str) -> None:
@@ -238,7 +223,7 @@ class LiveView(_View):
             f"checkpoints {status.completed}", (f"  failed {status.failed}" if status.failed else "", "red"),
         )  # fmt: skip
         shown = status.checkpoints[-_CHECKPOINTS:]
-        why = [*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants), *kept_back(status)]
+        why = [*reasons(status.stages, shown), *doubts(status.sinks), *broken(status.invariants), *held_back(status)]
         for text in why:
             text.truncate(2 * self._console.width, overflow="ellipsis")
         parts: list[RenderableType] = [
@@ -281,7 +266,7 @@ class PlainView(_View):
                 for s in status.stages
             )
             self._say(f"{status.seconds:6.0f} s  {stages}")
-            for text in (*doubts(status.sinks), *broken(status.invariants), *kept_back(status)):
+            for text in (*doubts(status.sinks), *broken(status.invariants), *held_back(status)):
                 self._say(text.plain)
 
     def note(self, line: str) -> None:

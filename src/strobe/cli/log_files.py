@@ -18,14 +18,14 @@ class PrivateLogFile(logging.FileHandler):
 
 
 class Redacted(logging.Formatter):
-    """Lines and tracebacks quote what Spark and databases were given."""
+    """A formatter that removes passwords: lines and tracebacks may quote settings of Spark and databases."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
 
 
 class Shown(Redacted):
-    """The same on a terminal, which nothing that is logged may command."""
+    """The same for a terminal, which nothing that is logged can control."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

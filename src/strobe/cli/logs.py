@@ -11,9 +11,8 @@ import click
 
 from strobe.cli.output import Command, Session, Whole, common_options, printable
 from strobe.model.errors import Failed, Misuse
-from strobe.model.suggest import did_you_mean
 from strobe.store.holding import is_held
-from strobe.store.jobs import jobs_in
+from strobe.store.jobs import check_known
 from strobe.store.layout import JobLayout
 
 __all__ = ["logs_command"]
@@ -36,13 +35,7 @@ _POLL = 0.2
 @common_options
 def logs_command(job: str, follow: bool, lines: int, session: Session) -> None:
     """Show what a job's driver has logged. Spark's own log is spark.log beside it."""
-    if job not in jobs_in(session.home):
-        known = ", ".join(jobs_in(session.home)) or "none"
-        raise Misuse(
-            f"There is no job {job!r} in {session.home}.",
-            untouched="Nothing was changed.",
-            next=f"{did_you_mean(job, jobs_in(session.home))}The jobs there: {known}. Another home: --home DIR.",
-        )
+    check_known(session.home, job)
     if follow and session.json:
         raise Misuse("--follow and --json do not go together: there is no end to what comes.", next="Leave one out.")
     path = session.home / JobLayout(job).driver_log
@@ -64,7 +57,7 @@ def logs_command(job: str, follow: bool, lines: int, session: Session) -> None:
 
 def _follow(file: BinaryIO, home: Path, job: str) -> None:
     while True:
-        live = is_held(home, job)  # asked first, so that nothing which it wrote before its end is missed
+        live = is_held(home, job)  # asked before the file is read, so that what it wrote before its end is not missed
         while data := file.read(1 << 16):
             click.echo(printable(data.decode(errors="replace")), nl=False)
         if not live:

@@ -49,9 +49,9 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "stop": Lazy("strobe.cli.jobs:stop_command", "End a job with a savepoint."),
     "cancel": Lazy("strobe.cli.jobs:cancel_command", "End a job."),
     "transactions": Lazy("strobe.cli.transactions:transactions_command", "Show what sinks have yet to make visible."),
-    "checks": Lazy("strobe.cli.checks:checks_command", "Show what a job's invariants were found to be."),
+    "checks": Lazy("strobe.cli.checks:checks_command", "Show the verdicts on a job's invariants."),
     "check": Lazy("strobe.cli.checks:check_command", "Ask invariants of any snapshot."),
-    "release": Lazy("strobe.cli.release:release_command", "Let go what invariants keep back."),
+    "release": Lazy("strobe.cli.release:release_command", "Release what invariants hold back."),
     "bisect": Lazy("strobe.cli.bisect:bisect_command", "Find the checkpoint at which an invariant broke."),
     "inspect": Lazy("strobe.cli.snapshots:inspect_command", "Show what a snapshot holds."),
     "verify": Lazy("strobe.cli.snapshots:verify_command", "Check every byte of a snapshot, and its cut."),
@@ -132,12 +132,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         denied = Failed(
             f"{error.filename} cannot be used: {error.strerror}.",
             untouched="Nothing was changed.",
-            next="A job's directory belongs to who runs it. Ask as its owner, or have them open it to your group.",
+            next="A job's directory belongs to its user. Ask as that user, or have it opened to your group.",
         )
         print_error(denied, 1, as_json=as_json)
         code = 1
     except BrokenPipeError:
-        # Whoever read our output has gone: not our failure, and there is nobody left to tell.
+        # The reader of our output has gone: that is not our failure, and nobody is left to be told.
         _no_more_output()
         code = 141
     except OSError as error:

@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from strobe.cli.figures import human_bytes
 from strobe.cli.live_view import (
     broken,
     checkpoint_table,
     doubts,
-    human_bytes,
+    held_back,
     invariants_line,
-    kept_back,
     phase_table,
     reasons,
     stage_table,
@@ -37,7 +37,7 @@ def job_view(status: JobStatus, checkpoints: int = 10) -> RenderableType:
         *checkpoint_tables(shown),
         *((Text(invariants_line(status.invariants)),) if status.invariants else ()),
         *map(_line, reasons(status.stages, shown)),
-        *map(_line, (*doubts(status.sinks), *broken(status.invariants), *kept_back(status))),
+        *map(_line, (*doubts(status.sinks), *broken(status.invariants), *held_back(status))),
     )
 
 
@@ -64,7 +64,7 @@ def _head(status: JobStatus) -> list[Text]:
 
 
 def event_time_table(stages: tuple[StageStatus, ...]) -> Table | None:
-    """What concerns event time and sources; None if it concerns no stage."""
+    """Event time and sources of the stages; None if no stage has any."""
     shown = [s for s in stages if s.watermark is not None or s.backlog is not None or s.late_rows]
     if not shown:
         return None
@@ -86,7 +86,7 @@ def sink_table(sinks: tuple[SinkStatus, ...]) -> Table | None:
     table.add_column("sink", no_wrap=True)
     for name in ("rows", "rows/s", "dead letters", "in doubt"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("to", overflow="fold")  # the one that gives way in a narrow terminal
+    table.add_column("to", overflow="fold")  # the column that shrinks in a narrow terminal
     for sink in sinks:
         table.add_row(
             sink.sink,
@@ -100,7 +100,7 @@ def sink_table(sinks: tuple[SinkStatus, ...]) -> Table | None:
 
 
 def checkpoint_tables(checkpoints: tuple[Progress, ...]) -> list[RenderableType]:
-    """Those that were, and where the time of the complete ones went."""
+    """The recent checkpoints, and where the time of the complete ones went."""
     phases = phase_table(checkpoints)
     where: tuple[RenderableType, ...] = ()
     if phases is not None:

@@ -18,7 +18,7 @@ __all__ = ["check_option", "file_options", "known", "parse_params", "protocol_op
 
 
 def known(name: str, names: Iterable[str], what: str) -> str:
-    """`name` if it is one of `names`, else Misuse that offers the nearest."""
+    """`name` if it is one of `names`; else Misuse, with the nearest name."""
     names = list(names)
     if name in names:
         return name
@@ -27,7 +27,7 @@ def known(name: str, names: Iterable[str], what: str) -> str:
 
 
 def parse_params(pairs: Iterable[str]) -> dict[str, Json]:
-    """`transfers=5` as whole numbers, true and false as such, anything else as a word."""
+    """`transfers=5` as whole numbers, true and false as such, anything else as a string."""
     params: dict[str, Json] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -70,7 +70,7 @@ def file_options(function: Any) -> Any:
 
 
 def write_files(of: Journal, svg: str | None, journal: str | None) -> dict[str, str]:
-    """Writes what was asked for; gives back what was written, by kind."""
+    """Write the files that were asked for; returns what was written, by kind."""
     files = {}
     if journal is not None:
         with JournalWriter(journal, of.header) as writer:

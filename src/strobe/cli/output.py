@@ -1,8 +1,8 @@
-"""How every command speaks.
+"""How every command prints its results and errors.
 
-What is printed may come from a manifest, a row or an error that somebody else wrote. Nothing of it commands the
-terminal: characters that do not show (escape sequences, changes of direction) are printed as `\\x1b`, by the console
-through which all words go, and as JSON escapes in JSON.
+What is printed may come from a manifest, a row or an error that somebody else wrote. It must not control the
+terminal: invisible characters (escape sequences, changes of direction) are printed as `\\x1b`, by the console through
+which all text goes, and as JSON escapes in JSON.
 
 With `--json`, standard output carries exactly one JSON value whatever happens, errors included. Without it, results go
 to standard output in words and errors to standard error: what happened, what was left untouched, what to do next.
@@ -44,14 +44,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Session:
-    """What every command is told: how to speak, and where snapshots live. `place` is what the user named."""
+    """What every command is given: how to print, and where snapshots live. `place` is what the user named."""
 
     json: bool
     place: str
 
     @property
     def home(self) -> Path:
-        """Misuse if it is a bucket: most of a home can only be in a directory."""
+        """The home directory. Misuse if it is a bucket: most of a home can only be in a directory."""
         if is_s3(self.place):
             raise Misuse(
                 f"{self.place} is a bucket, and a home is a directory.",
@@ -63,13 +63,13 @@ class Session:
 
     @property
     def console(self) -> Console:
-        """Words for people: colour on a terminal, never wrapped, nothing guessed from the text."""
+        """The console for text: with colour on a terminal, never wrapped, and no markup is read from the text."""
         from strobe.cli.console import console
 
         return console(stderr=False)
 
     def say(self, *parts: str | tuple[str, str]) -> None:
-        """One line, in pieces that are text or (text, style)."""
+        """Print one line, in pieces that are text or (text, style)."""
         _print_line(parts, stderr=False)
 
     def answer(self, value: Json) -> None:
@@ -77,12 +77,12 @@ class Session:
 
 
 def printable(text: str) -> str:
-    """`text` for a terminal: what does not show is written as an escape; lines and tabs stay."""
+    """`text` for a terminal: invisible characters are written as escapes; line breaks and tabs stay."""
     return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def _print_line(parts: Iterable[str | tuple[str, str]], *, stderr: bool) -> None:
-    """Styles are for terminals: elsewhere nothing needs to be known of them, and a line is a text."""
+    """Without a terminal styles are ignored, and the library for them is not imported."""
     if (sys.stderr if stderr else sys.stdout).isatty() or _STYLED & os.environ.keys():
         from rich.text import Text
 
@@ -98,13 +98,13 @@ def _echo(text: str, *, stderr: bool = False) -> None:
     try:
         click.echo(text, err=stderr)
     except BrokenPipeError:
-        # `main` deals with a reader that has gone. By its number click would know the error, and end with a 1.
+        # `main` handles a reader that has gone. click would recognise the error by its number, and end with a 1.
         raise BrokenPipeError from None
 
 
 def _print_json(value: Json) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2)
-    # Only texts can hold these, and in a text this is how JSON spells them.
+    # These can only be inside strings, and this is how JSON spells them there.
     _echo(_HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
@@ -174,7 +174,7 @@ def print_error(error: StrobeError, exit_code: int, *, as_json: bool) -> None:
 
 
 def check_writable(path: str | None, option: str) -> None:
-    """Refuses before any work is done what could not be written after it."""
+    """Refuse, before any work is done, a file that could not be written after it."""
     if path is None:
         return
     file = Path(path)

@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 
-from strobe.cli.judge import plural
+from strobe.cli.figures import plural
 from strobe.cli.output import Command, Session, Whole, check_writable, common_options, write_text
 from strobe.cli.recorded import open_run, topology_option
 from strobe.model.cut import Cut, Json, Message
 from strobe.model.errors import Misuse
 from strobe.model.events import Completed, Event, Internal, Received, Recorded, Sent
 from strobe.model.ids import SnapshotId
+from strobe.model.text import shortened
 from strobe.predicates.computation import Positions
 from strobe.predicates.condition import read_condition
 from strobe.predicates.decide import Predicate, Verdict, definitely, possibly
@@ -167,7 +168,7 @@ def read_predicate(text: str, run: Run) -> Predicate:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise Misuse(
-            f"{name} cannot be loaded: {type(error).__name__}: {error}.", next="Mend the file and ask again."
+            f"{name} cannot be loaded: {type(error).__name__}: {error}.", next="Fix the file and ask again."
         ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -222,8 +223,7 @@ def _cut_words(run: Run, at: Positions) -> Iterator[tuple[str | tuple[str, str],
 def in_words(value: Json) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {in_words(part)}" for key, part in value.items())
-    text = str(value)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return shortened(str(value), 80)
 
 
 def _added(run: Run, before: Positions, after: Positions) -> str:

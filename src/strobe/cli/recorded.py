@@ -1,4 +1,4 @@
-"""A journal, ready to be read: the run that it is of, with the application that can replay it.
+"""Opens a journal: the run in it, with the application that can replay it.
 
 A journal of the simulator names its workload. One of live processes needs the user's classes: the topology brings them.
 A snapshot of live processes leads to the journal that its system kept; one without a journal is a run without steps.
@@ -79,7 +79,7 @@ def open_snapshot_run(snapshot: str, home: Path, topology: str | None) -> AtSnap
 
 
 def _alone(name: str, graph: Graph, cut: Cut, why: str) -> AtSnapshot:
-    """Nobody has taken a step, and what was in flight is."""
+    """A run without steps: the states and messages in flight of the snapshot."""
     header = Header("live", name, {}, "chandy-lamport", "fifo", None, graph, cut.states)
     run = run_of(History(Journal(header, [Restarted(Incarnation(1), cut)])), _Still(), 2)
     return AtSnapshot(run, run.computation.first, why)
@@ -99,7 +99,7 @@ class _Still:
 
 
 def is_pure(header: Header) -> bool:
-    """Whether its application does the same from the same state, by its making."""
+    """Whether its application is deterministic by construction."""
     return header.host == "sim"
 
 

@@ -1,4 +1,4 @@
-"""`strobe release JOB SNAPSHOT`: let go what invariants keep back."""
+"""`strobe release JOB SNAPSHOT`: release what invariants hold back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from strobe.cli.job_list import job_kind
-from strobe.cli.jobs import check_known
 from strobe.cli.output import Command, Session, common_options
 from strobe.hosts.spark.commit.holding import held_on_disk, release_offline
 from strobe.hosts.spark.home.job_home import host_name
@@ -17,6 +16,7 @@ from strobe.hosts.spark.job.control import call_job
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.store.holding import is_held
+from strobe.store.jobs import check_known
 
 __all__ = ["release_command"]
 
@@ -33,12 +33,12 @@ __all__ = ["release_command"]
 @click.argument("snapshot")
 @common_options
 def release_command(job: str, snapshot: str, session: Session) -> None:
-    """Let go what invariants with on_violation="hold" keep back, up to and including SNAPSHOT.
+    """Release what invariants with on_violation="hold" hold back, up to and including SNAPSHOT.
 
     Their rows become visible, in order, whatever the invariants say. Later snapshots follow if they hold. Who said so,
     and when, is noted in the job's home. If JOB does not run, its next start makes them visible.
     """
-    check_known(session, job)
+    check_known(session.home, job)
     if job_kind(session, job) == "live":
         raise Misuse(f"{job!r} is a system of live processes, which has no sinks.", untouched="Nothing was changed.")
     number = _number(job, snapshot)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from strobe.cli.live_view import human_bytes
+from strobe.cli.figures import human_bytes
 from strobe.cli.output import Session
 from strobe.hosts.spark.job.rehearse import Rehearsal
 from strobe.hosts.spark.restore.plan import ClaimMode, How, RestoreOptions, RestorePlan, StageAction
@@ -85,7 +85,7 @@ def parse_partitions(given: tuple[str, ...]) -> tuple[int | None, dict[str, int]
         uid, equals, number = word.rpartition("=")
         if not number.isdecimal() or int(number) < 1 or (equals and not uid):
             raise Misuse(
-                f"-p {word}: that is no number of partitions.",
+                f"-p {word}: that is not a number of partitions.",
                 untouched="Nothing was started.",
                 next="Give a whole number of at least 1 for all stages (-p 8), or for one (-p balances=8).",
             )
@@ -134,7 +134,7 @@ def show_resume(plan: ResumePlan, session: Session) -> None:
         session.say(f"  {uid:<20} {does}")
     _show_verdict(plan, session)
     if not plan.problems:
-        session.say(("✓ ", "green"), "Nothing that was checked speaks against it. Nothing was changed.")
+        session.say(("✓ ", "green"), "Every check has passed. Nothing was changed.")
 
 
 def _show_verdict(plan: RestorePlan | ResumePlan, session: Session) -> None:

@@ -166,7 +166,7 @@ def run_command(
         raise Failed(
             f"Job {job.name!r} failed: {job.error}",
             untouched="Its checkpoints, channels and sinks are intact.",
-            next=f"Mend the cause and run it again{', without -s' if restore.snapshot else ''}: it resumes where it "
+            next=f"Fix the cause and run it again{', without -s' if restore.snapshot else ''}: it resumes where it "
             f"was. Logs: {session.home / JobLayout(job.name).logs}",
         )
     return 0
@@ -215,7 +215,7 @@ def _supervise(
 
 
 def _absolute(target: str) -> str:
-    """FILE, or FILE:NAME, for whoever reads it in another directory."""
+    """FILE, or FILE:NAME, with an absolute path, so that it can be read from another directory."""
     file, colon, name = (target, "", "") if Path(target).is_file() else target.rpartition(":")
     return f"{Path(file).absolute()}{colon}{name}"
 
@@ -245,7 +245,8 @@ def _try(
 
 
 def _level(verbose: bool, json: bool, detached: bool) -> int:
-    """What the terminal gets. In the background that is the log itself, which has everything already."""
+    """The level of messages on the terminal. In the background the terminal is the log file, which has everything
+    already."""
     if detached:
         return logging.CRITICAL + 1
     return logging.ERROR if json else logging.INFO if verbose else logging.WARNING
@@ -253,7 +254,7 @@ def _level(verbose: bool, json: bool, detached: bool) -> int:
 
 @contextlib.contextmanager
 def _steps(console: Console) -> Iterator[None]:
-    """While the job starts, a line that says what it is at."""
+    """While the job starts, a line that says which step it is at."""
     logger = logging.getLogger("strobe.job")
     with console.status("…") as status:
         handler = logging.Handler()
@@ -280,7 +281,7 @@ def _stop_on_signals(job: Job) -> None:
 
 class _Logs:
     """The log file of the job gets everything; the terminal gets Strobe's warnings, above the live view if there is
-    one, and nothing of what Spark's Python side says of errors that Strobe reports itself.
+    one, and nothing of what PySpark logs about errors that Strobe reports itself.
 
     The file is opened by the first line, which comes after the job is claimed: a run that is refused leaves no trace.
     """
@@ -316,8 +317,8 @@ class _Logs:
         self._file.close()
 
     def _uncaught(self, told: threading.ExceptHookArgs) -> None:
-        """A thread has ended with an error: one sentence, and all of it in the file. A signal to everything that the
-        terminal runs ends Spark's JVM under a job that is just being stopped."""
+        """A thread has ended with an error: one sentence, and all of it in the file. This happens when Ctrl-C in the
+        terminal ends Spark's JVM, too, while the job is being stopped."""
         error, name = told.exc_value, told.thread.name if told.thread is not None else "?"
         if error is None:
             return
@@ -328,7 +329,7 @@ class _Logs:
         self._file.handle(logging.LogRecord("strobe.job", logging.ERROR, __file__, 0, name, None, whole))
 
     def _not_of_py4j(self, record: logging.LogRecord) -> bool:
-        """It logs a broken connection with the root logger, which is not its own but the user's."""
+        """A filter: py4j logs broken connections with the root logger, which belongs to the user."""
         theirs = "py4j" in Path(record.pathname).parts
         if theirs:
             self._file.handle(record)
@@ -339,7 +340,7 @@ class _Logs:
 
 
 class _LogFile(PrivateLogFile):
-    """A disk without room for a line of the log must neither stop the job nor fill the terminal with tracebacks."""
+    """The log file. A full disk must neither stop the job nor fill the terminal with tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):

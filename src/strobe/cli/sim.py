@@ -1,4 +1,4 @@
-"""`strobe sim`: systems that exist only here, run from a seed, so that every schedule can be had again."""
+"""`strobe sim`: simulated systems, run from a seed, so that every schedule can be repeated."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def run_command(
 
 
 def _troubles(result: SimResult) -> Iterable[str]:
-    """What a journal does not show: how the run itself ended."""
+    """Problems that the journal does not show: how the run itself ended."""
     if result.end is not None:
         yield f"At the end of the run: {result.end}"
     if not result.at_rest:
@@ -208,10 +208,10 @@ def verify_command(journal: str, svg: str | None, proof: bool, topology: str | N
 
 
 def _judge(journal: Journal, proof: bool, topology: str | None) -> tuple[Judgement, str | None]:
-    """With the workload that the journal names, if there is one here; else why not."""
+    """Judge with the workload that the journal names, if it exists here; else say why not."""
     if not is_pure(journal.header) or topology is not None:
         return _judge_live(journal, proof, topology)
-    # Of a run that was shrunk, parts of the system are gone: its invariant says nothing any more.
+    # In a run that was shrunk, parts of the system are missing: its invariant no longer applies.
     params = {key: value for key, value in journal.header.params.items() if key != "partial"}
     whole = len(params) == len(journal.header.params)
     try:

@@ -9,10 +9,12 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from strobe.cli.live_view import human_bytes, human_ms, human_phase, shown_phases
+from strobe.cli.figures import human_bytes, human_ms, human_phase
+from strobe.cli.live_view import shown_phases
 from strobe.cli.output import Command, Session, common_options
 from strobe.model.cut import Cut, Json
 from strobe.model.ids import NodeId
+from strobe.model.text import shortened
 from strobe.store.chained import chained_in
 from strobe.store.check import check_root
 from strobe.store.codec import root_of
@@ -165,7 +167,7 @@ def _stages(manifest: Manifest, *, narrow: bool) -> Table:
 
 
 def _in_words(value: Json) -> str:
-    """What a sink said of itself, which may be anything: `path /out, version 4, letters (timeline 1, batch 2)`."""
+    """A sink's position, which may be any JSON, in words: `path /out, version 4, letters (timeline 1, batch 2)`."""
     if isinstance(value, dict):
         told = {k: v for k, v in sorted(value.items(), key=lambda item: item[0] != "path") if v is not None}
         return ", ".join(
@@ -177,7 +179,8 @@ def _in_words(value: Json) -> str:
 
 
 def _phases(manifest: Manifest, *, narrow: bool) -> Table:
-    """For each stage the phases of its part, which add up to what it took. An older Strobe noted only three."""
+    """For each stage the phases of its part, which add up to what it took. Older versions of Strobe noted only
+    three."""
     measured = all(node.timing is not None for node in manifest.nodes.values())
     rows = {
         uid: node.phases if measured else {"alignment": node.alignment_ms, "sync": node.sync_ms, "async": node.async_ms}
@@ -206,7 +209,7 @@ def _whole(manifest: Manifest) -> dict[str, float]:
     if slowest is None:
         return {}
     stages = manifest.nodes[slowest].duration_ms or 0.0
-    # The clock on the wall may have been set meanwhile; the stages' own is one that never is.
+    # The wall clock may have been set meanwhile; the stages measure with a monotonic clock.
     duration = max(milliseconds_between(manifest.started, manifest.completed), stages)
     return {"duration": duration, "stages": stages, "manifest": duration - stages}
 
@@ -260,8 +263,7 @@ def _show_live(session: Session, found: Located, manifest: Manifest) -> None:
 
 
 def _line(value: Json, limit: int = 500) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return shortened(json.dumps(value, ensure_ascii=False), limit)
 
 
 def _as_json(found: Located, manifest: Manifest) -> dict[str, object]:

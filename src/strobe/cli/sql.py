@@ -63,7 +63,7 @@ def sql_command(
     if query is not None and file is not None:
         raise Misuse("The query is given twice: as an argument and with --file.", next="Give one of them.")
     if timeout is not None and not timeout > 0:
-        raise Misuse(f"--timeout {timeout:g}: a query cannot be done in no time.", next="Give a number above 0.")
+        raise Misuse(f"--timeout {timeout:g}: it must be more than 0.", next="Give a number above 0.")
     if session.json and shape not in (None, "json"):
         raise Misuse(f"--json and --format {shape} contradict each other.", next="Give one of them.")
     _check_target(target)
@@ -106,7 +106,8 @@ def _check_target(target: str | None) -> None:
 
 
 def open_cut(session: Session, snapshot: str, *, memory: str = "1GB", timeout: float | None = None) -> Cut:
-    """The snapshot, with Spark's reader for state that is not decoded natively; that it is used is said."""
+    """The snapshot, with Spark as the reader for state that is not decoded here. The user is told when Spark is
+    used."""
     try:
         from strobe.look.cut import open_snapshot
     except ModuleNotFoundError as error:

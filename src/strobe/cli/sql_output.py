@@ -1,4 +1,4 @@
-"""How `strobe sql` shows rows: as a table, CSV, JSON or Markdown. Nothing that is in them commands the terminal."""
+"""How `strobe sql` shows rows: as a table, CSV, JSON or Markdown. Nothing in them can control the terminal."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from strobe.cli.output import Session, printable
 from strobe.look.cut import Cut
 from strobe.look.relations import Relation
 from strobe.model.errors import Failed, Misuse
+from strobe.model.text import shortened
 
 __all__ = ["COMMANDS", "answer", "command", "write_parquet"]
 
@@ -35,7 +36,7 @@ COMMANDS: Final = {
 
 
 def answer(table: Any, session: Session, shape: str) -> None:
-    """`table` is Arrow's."""
+    """Print the answer. `table` is an Arrow table."""
     names = list(table.column_names)
     if shape == "json":
         session.answer([dict(zip(names, row, strict=True)) for row in _rows(table, plain)])
@@ -80,7 +81,7 @@ def _tables(cut: Cut, session: Session, shape: str) -> None:
 
 
 def spelled(relation: Relation) -> str:
-    """As a query names it: in quotes if the name is no plain word."""
+    """The relation's name as a query writes it: in quotes if it is not a plain word."""
     name = relation.name if relation.name.isidentifier() else f'"{relation.name}"'
     return f"{relation.schema}.{name}"
 
@@ -89,7 +90,7 @@ def _schema(cut: Cut, name: str, session: Session, shape: str) -> None:
     wanted = name.replace('"', "").rstrip(";")
     found = [(at, r) for at, r in _all(cut) if not wanted or f"{at}{r.full_name}".lower() == wanted.lower()]
     if not found:
-        cut.relation(wanted)  # which says what there is
+        cut.relation(wanted)  # its message says what there is
     columns = {}
     for at, relation in found:
         schema = relation.columns
@@ -117,8 +118,8 @@ def _rows(table: Any, how: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it. Numbers that JSON does not have, and those that it would round, are texts; so are all decimals
-    with digits behind the point, or a column would have both."""
+    """A value as JSON. Numbers that JSON does not have, and those that it would round, become strings; so do all
+    decimals with digits behind the point, or a column would have both."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -137,7 +138,7 @@ def plain(value: Any) -> Any:
 
 
 def _is_whole(value: decimal.Decimal) -> bool:
-    """By its type, not by its value: 2.00 is none."""
+    """Whether it is a whole number by its type, not by its value: 2.00 is not."""
     exponent = value.as_tuple().exponent
     return isinstance(exponent, int) and exponent >= 0
 
@@ -157,7 +158,7 @@ def text_of(value: Any) -> str:
 
 
 def _csv(names: list[str], table: Any) -> None:
-    """To a terminal or a file alike: what does not show is escaped, line breaks are within quotes."""
+    """CSV, the same for a terminal and a file: invisible characters are escaped, line breaks are within quotes."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -191,7 +192,7 @@ def _table(names: list[str], table: Any, session: Session) -> None:
 
 def _short(text: str) -> str:
     text = printable(text).replace("\n", "\\n").replace("\t", "\\t")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)
 
 
 def write_parquet(table: Any, target: Path) -> None:

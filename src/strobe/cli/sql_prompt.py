@@ -1,4 +1,4 @@
-"""The prompt of `strobe sql`: lines, history, completion of relations. A mistake ends a query, never the prompt."""
+"""The prompt of `strobe sql`: lines, history, completion of relations. An error ends the query, not the prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["prompt"]
 
 def prompt(cut: Cut, session: Session, shape: str) -> int:
     """Until `.quit` or the end of input. Queries end with a semicolon, and may have several lines. Returns the exit
-    code: to a person at a terminal a mistake has been told, a script must notice that one of its queries failed."""
+    code: 0 at a terminal, where the user has seen the errors; a script must notice that a query failed."""
     read = _reader(cut)
     failed = 0
     manifest = cut.manifest
@@ -50,7 +50,7 @@ def prompt(cut: Cut, session: Session, shape: str) -> int:
 
 
 def _run(cut: Cut, text: str, session: Session, shape: str) -> int:
-    """The exit code that it would have alone."""
+    """Run one query; returns the exit code that it would have alone."""
     try:
         if text.startswith("."):
             command(cut, text, session, shape)
@@ -91,7 +91,7 @@ def _reader(cut: Cut) -> Callable[[str], str]:
 
 
 def _history() -> Path | None:
-    """Private to the user: queries may quote data. None where it cannot be kept."""
+    """The file of the history. It is private to the user, since queries may quote data. None if it cannot be kept."""
     place = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "strobe"
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from strobe.cli.job_list import job_kind, numbers
-from strobe.cli.jobs import check_known, show_doubt
+from strobe.cli.job_list import job_kind, newest_checkpoint
+from strobe.cli.jobs import show_doubt
 from strobe.cli.live_view import bad_files_line
 from strobe.cli.operator_view import job_view
 from strobe.cli.output import Command, Session, common_options
@@ -25,6 +25,7 @@ from strobe.hosts.spark.snapshot.metrics import latest_bad_files, status_from_js
 from strobe.model.errors import Failed, Misuse, StrobeError
 from strobe.model.ids import NodeId
 from strobe.store.holding import is_held
+from strobe.store.jobs import check_known
 
 __all__ = ["status_command"]
 
@@ -46,7 +47,7 @@ _CHECKPOINTS = 5  # while it is watched
 @common_options
 def status_command(job: str, watch: bool, session: Session) -> None:
     """Show a job: its stages, its sources and sinks, and its recent checkpoints."""
-    check_known(session, job)
+    check_known(session.home, job)
     if watch:
         if session.json:
             raise Misuse(
@@ -70,7 +71,7 @@ def _runs(session: Session, job: str) -> bool:
 
 
 def _show_summary(session: Session, job: str) -> None:
-    """A job that does not run, or is of another kind."""
+    """Show a job that does not run, or that is a live system."""
     kind = job_kind(session, job)
     summary = {**asdict(summarise(session.home, job)), "kind": kind}
     supervision = read_supervision(session.home, job)
@@ -89,7 +90,7 @@ def _show_summary(session: Session, job: str) -> None:
     session.say((job, "bold"), f"  {summary['state']}", "" if summary["live"] else "  (not running)")
     if summary["error"]:
         session.say(("error: ", "red"), summary["error"])
-    session.say(f"checkpoints: {numbers(job, summary['checkpoints'])}")
+    session.say(newest_checkpoint(job, summary["checkpoints"]))
     for uid, files in bad.items():
         session.console.print(bad_files_line(uid, files.count, latest_bad_files(files)[-1]), soft_wrap=True)
     if kind == "live":
@@ -107,7 +108,7 @@ def _bad_files(session: Session, job: str) -> dict[NodeId, BadFiles]:
 
 
 def supervised(supervision: Supervision) -> str:
-    """Of a job that is not running now."""
+    """What the supervisor of a job that is not running will do."""
     status = supervision.status
     when = "" if supervision.next_start is None else f" in {max(0.0, supervision.next_start - time.time()):.0f} s"
     cause = f" Why: {status.cause}." if status.cause else ""
@@ -118,7 +119,7 @@ def supervised(supervision: Supervision) -> str:
 
 
 def _watch(job: str, session: Session) -> None:
-    """Until the job is over, or Ctrl-C, which is no error here."""
+    """Show it again and again, until the job is over, or until Ctrl-C, which is not an error here."""
     console = session.console
     try:
         if not console.is_terminal:

@@ -2,11 +2,11 @@
 
 The supervisor is a small process that runs the same command as a child and waits for it. A driver that ended well ends
 it. One that was killed, or whose Spark was, or whose job has failed, is started again: it resumes. Between two starts
-the supervisor waits, longer each time, and after `limit` failures in a row it gives up; a driver that ran for a while
-makes it forget earlier ones.
+the supervisor waits, longer each time, and after `limit` failures in a row it gives up; after a driver that ran for a
+while, earlier failures no longer count.
 
-What cannot get better by itself is not tried again: a wrong call, a bad pipeline file, a restore that is refused
-(`Misuse`), damaged files. The first start of a detached job is not tried again either: whoever typed it is told.
+What cannot succeed the next time is not tried again: a wrong call, a bad pipeline file, a restore that is refused
+(`Misuse`), damaged files. The first start of a detached job is not tried again either: the user who typed it is told.
 
 *A restore happens once.* `-s` goes to the first driver. A later one is given it again only if the first one died before
 the restore began, which the job's timeline tells; otherwise it resumes.
@@ -71,8 +71,8 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """`limit` failures in a row are one too many. Pauses double from `first` to `longest`, in seconds; a driver that
-    ran for `healthy` seconds has made good for those before it."""
+    """When to start a driver again. After `limit` failures in a row it gives up. Pauses double from `first` to
+    `longest`, in seconds; after a driver that ran for `healthy` seconds, earlier failures no longer count."""
 
     limit: int = 10
     first: float = 1.0
@@ -85,7 +85,8 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
-    """What a driver is told by its supervisor. `resume`: whatever was asked of the first driver was begun."""
+    """What a driver is told by its supervisor. `resume`: what the first driver was asked to do has begun, so only
+    resume."""
 
     status: SupervisorStatus
     resume: bool
@@ -156,7 +157,7 @@ class Supervisor:
                     raise Failed(
                         f"The driver of job {self._job!r} died {failures} times in a row; the last time: {cause}",
                         untouched="Its checkpoints, channels and sinks are intact.",
-                        next="Mend the cause and run it again: it resumes where it was.",
+                        next="Fix the cause and run it again: it resumes where it was.",
                     )
                 self._wait(failures, cause)
                 if self._stopping.is_set():
@@ -190,7 +191,7 @@ class Supervisor:
             )
         finally:
             os.close(speak)
-        if self._stopping.is_set():  # told while it was being started
+        if self._stopping.is_set():  # a signal came while it was being started
             driver.terminate()
         with os.fdopen(listen, "rb") as pipe:
             word = pipe.read()  # until the job runs, or it is known why not, or the driver is dead
@@ -201,7 +202,7 @@ class Supervisor:
         return driver.wait(), bool(said.get("running"))
 
     def _pass_on(self, said: dict[str, Any]) -> None:
-        """What became of the first start, to whoever waits for it."""
+        """Tell whoever waits for the first start how it went."""
         if self._told is not None and said:
             self._told.pass_on(said)
             self._told = None
@@ -256,7 +257,7 @@ class Supervisor:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere what is left of a driver ends by itself, as without a supervisor."""
+    """Call prctl. Linux only; elsewhere what a dead driver leaves ends by itself, as without a supervisor."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
@@ -275,8 +276,8 @@ def _children() -> list[int]:
 
 
 def _end_leftovers(mark: bytes) -> list[int]:
-    """Wait until nothing of the dead driver is left; what does not end by itself is ended. Returns these. All that a
-    driver starts carries the `mark` in its environment; what the supervisor itself starts does not."""
+    """Wait until no process of the dead driver is left. Those that do not end by themselves are ended, and returned.
+    All that a driver starts carries the `mark` in its environment; what the supervisor itself starts does not."""
     deadline = time.monotonic() + _LEFTOVERS
     seen: set[int] = set()
     killed: set[int] = set()
@@ -319,7 +320,7 @@ def supervisor_of(environment: MutableMapping[str, str]) -> Supervised | None:
 
 
 def obey_supervisor(supervisor: SupervisorStatus) -> None:
-    """End cleanly when it dies."""
+    """End this driver cleanly when its supervisor dies."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != supervisor.pid:  # it has died already
         os.kill(os.getpid(), signal.SIGTERM)

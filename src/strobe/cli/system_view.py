@@ -10,26 +10,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from strobe.cli.figures import human_bytes, plural
 from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
 from strobe.hosts.live.system.serving import Ending
 from strobe.model.ids import NodeId
 
 __all__ = [
-    "PlainView", "QuietView", "TableView", "check_lines", "counted", "farewell", "head_of", "human_size", "node_table",
-    "snapshot_table",
+    "PlainView", "QuietView", "TableView", "check_lines", "farewell", "head_of", "node_table", "snapshot_table",
 ]  # fmt: skip
 
 _SNAPSHOTS = 5  # in the live view
 _NODES = 24  # more do not fit on a screen
 _PLAIN_EVERY = 20  # refreshes between two lines on the nodes
-
-
-def human_size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def head_of(report: Report) -> Text:
@@ -43,7 +35,7 @@ def head_of(report: Report) -> Text:
 
 
 def node_table(nodes: tuple[NodeReport, ...]) -> Table:
-    """One line each, whole on 80 columns unless names are long: then these are cut short, and never a figure."""
+    """One line each, fits into 80 columns unless names are long: then the names are cut short, never a figure."""
     table = _table("node")
     table.add_column("state", no_wrap=True)
     for name in ("process", "sent/s", "received/s", "queued", "on the way", "connected"):
@@ -74,8 +66,8 @@ def snapshot_table(snapshots: tuple[SnapshotReport, ...]) -> Table:
             f"{taken.took_ms:.0f} ms",
             f"{taken.gap_ms:.1f} ms",
             f"{taken.alignment_ms:.0f} ms",
-            human_size(taken.bytes_new),
-            human_size(taken.bytes_total),
+            human_bytes(taken.bytes_new),
+            human_bytes(taken.bytes_total),
             f"{taken.messages_in_flight:,}",
         )
     return table
@@ -85,7 +77,7 @@ def check_lines(report: Report) -> list[tuple[str, str]]:
     """Checks and invariants, each with its colour: what is found in full, the rest in a line."""
     lines = []
     for each in report.invariants:
-        skipped = f" ({counted(each.skipped, 'snapshot')} passed over)" if each.skipped else ""
+        skipped = f" ({plural(each.skipped, 'snapshot')} passed over)" if each.skipped else ""
         colour = {"holds": "green", "violated": "red", "failed": "red"}.get(each.outcome, "yellow")
         lines.append((f"{each.sentence or f'invariant {each.name!r} was not asked yet'}{skipped}", colour))
     for check in report.checks:
@@ -96,10 +88,6 @@ def check_lines(report: Report) -> list[tuple[str, str]]:
         lines.append((f"check {name}{at}: {check.sentence}{since}", colour))
         lines += [(f"  {line}", colour) for line in check.details]
     return lines
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _name(taken: SnapshotReport) -> str:
@@ -125,7 +113,7 @@ def farewell(ending: Ending) -> str:
 
 
 class QuietView:
-    """Nothing is shown: the outcome alone is asked for, or nobody looks."""
+    """Shows nothing: only the outcome is asked for, or nobody watches."""
 
     def __enter__(self) -> QuietView:
         return self
@@ -164,7 +152,7 @@ class PlainView(QuietView):
 
     def running(self, report: Report) -> None:
         self._incarnation = report.incarnation
-        self._say(f"{report.system} runs: {counted(len(report.nodes), 'node')}, incarnation {report.incarnation}")
+        self._say(f"{report.system} runs: {plural(len(report.nodes), 'node')}, incarnation {report.incarnation}")
 
     def show(self, report: Report) -> None:
         if report.incarnation != self._incarnation and report.state == "running":
@@ -175,7 +163,7 @@ class PlainView(QuietView):
                 self._told = taken.snapshot
                 self._say(
                     f"snapshot {_name(taken)} complete in {taken.took_ms:.0f} ms: longest gap {taken.gap_ms:.1f} ms, "
-                    f"{human_size(taken.bytes_total)}, {counted(taken.messages_in_flight, 'message')} in flight"
+                    f"{human_bytes(taken.bytes_total)}, {plural(taken.messages_in_flight, 'message')} in flight"
                 )
         if report.failed > self._failed:
             self._failed = report.failed

@@ -150,7 +150,7 @@ def _named(home: Path, job: str) -> dict[str, int]:
 def _line(ledger: Ledger, entry: Entry, named: Mapping[str, int]) -> _Line:
     part, state, decided = entry.part, entry.state, entry.decided_by
     if state is PartState.PREPARED and entry.handle in named:
-        state, decided = PartState.DECIDED, None  # the driver died before the ledger knew
+        state, decided = PartState.DECIDED, None  # the driver died before it was noted in the ledger
     by = decided if decided is not None else named.get(entry.handle)
     return _Line(
         ledger.sink, part.snapshot, state.value, entry.handle, part.after, part.through, entry.where, entry.changed, by,
@@ -181,7 +181,7 @@ def _explain(session: Session, lines: Iterable[_Line], job: str, *, runs: bool) 
             session.say(f"  `strobe status {job}` shows why it has not succeeded yet.")
     held = [line for line in lines if line.state == PartState.HELD.value]
     if held:
-        session.say(f"{len(held)} held: invariants keep it back. `strobe checks {job}` says why, and how to go on.")
+        session.say(f"{len(held)} held: invariants hold it back. `strobe checks {job}` says why, and how to go on.")
     if waiting:
         session.say(f"{len(waiting)} prepared: the next complete snapshot makes it visible.")
     if unknown:

@@ -31,13 +31,13 @@ def ui_command(port: int, host: str, in_browser: bool, read_only: bool, public_u
     """Serve a page with all jobs and live systems of this home, whether they run or not.
 
     It shows graphs, barriers on their way, snapshots and what they hold, and takes orders. Jobs do not need it, and it
-    outlives them. Its address has a token in it: whoever knows that may do what you may. The token changes with each
-    start, unless STROBE_UI_TOKEN has one.
+    outlives them. Its address has a token in it: whoever knows the token may do what you may do. The token changes with
+    each start, unless STROBE_UI_TOKEN has one.
 
     The home may be the place in a bucket where jobs keep their checkpoints: then those are shown, and nothing can be
     ordered.
     """
-    from strobe.web.serving import Options, bind, serve  # what it serves with is an extra
+    from strobe.web.serving import Options, bind, serve  # the web server is an extra
 
     served = bind(Options(session.place, host, port, public_url, read_only))
 

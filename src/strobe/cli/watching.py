@@ -1,4 +1,4 @@
-"""Who watches what runs: `--metrics`, `--otel`, `--notify`, for every command that runs something.
+"""The options `--metrics`, `--otel` and `--notify`, for every command that runs something.
 
 Everything is checked and opened before anything is started, so that a port in use or a missing package is said at once.
 The packages are imported when they are asked for.
@@ -72,8 +72,8 @@ class Watchers:
         self._live = live
         self._close = contextlib.ExitStack()
         self.url: str | None = None
-        self._told: set[tuple[str, Outcome]] = set()  # what people know of invariants that do not hold
-        self._found: set[str] = set()  # checks, likewise
+        self._told: set[tuple[str, Outcome]] = set()  # invariants and outcomes that were reported already
+        self._found: set[str] = set()  # checks that were reported already
         self._traces: Traces | None = None
         self._live_traces: LiveTraces | None = None
         try:
@@ -139,7 +139,7 @@ class Watchers:
             self._server.source = lambda: families
 
     def hear_system(self, event: LiveEvent) -> None:
-        """What happens in a live system."""
+        """Called with what happens in a live system."""
         from strobe.hosts.live.coordinator.outcomes import CheckMade, InvariantJudged, NodeDied, SnapshotEnded
 
         if self._live_traces is not None:
@@ -161,7 +161,7 @@ class Watchers:
             self.tell("job.failed", job.error, incarnation=job.home.record.incarnation)
 
     def tell(self, type: str, message: str, **details: Any) -> None:
-        """Those who want to be notified."""
+        """Notify those who have asked for it."""
         if self._notifier is not None:
             from strobe.telemetry.notify import Notice
 
@@ -187,7 +187,7 @@ class Watchers:
             )  # fmt: skip
 
     def _checked(self, made: CheckMade) -> None:
-        """Told once, until a snapshot no longer shows it."""
+        """Report it once, until a snapshot no longer shows it."""
         if made.found is False:
             self._found.discard(made.check)
         elif made.found and made.check not in self._found:
@@ -197,7 +197,8 @@ class Watchers:
             )  # fmt: skip
 
     def _judged(self, verdict: Verdict, *, holds_back: bool) -> None:
-        """Each trouble is told once, until it holds again: else there were a message for every checkpoint."""
+        """Report each problem once, until the invariant holds again: otherwise every checkpoint would send a
+        message."""
         name, outcome = verdict.invariant, verdict.outcome
         if outcome is Outcome.HOLDS:
             self._told = {told for told in self._told if told[0] != name}

@@ -1,5 +1,5 @@
-"""What the process that asks invariants of snapshots is told: apart from it, so that its caller needs none of the
-packages that asking needs."""
+"""The messages to the process that asks invariants of snapshots. They have a module of their own, so that the caller
+does not import what that process needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """`place` is where the snapshot is, if it is no checkpoint of the job's."""
+    """`place` is where the snapshot is, if it is not a checkpoint of the job's."""
 
     snapshot: int
     invariants: list[str]

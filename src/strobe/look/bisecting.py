@@ -1,8 +1,9 @@
 """The snapshot at which an invariant broke, found by asking few of them.
 
-It is taken that what is broken stays broken: then of two snapshots, an earlier one where it holds and a later one where
-it is violated, the one in the middle says in which half it happened. A snapshot that gives no answer is passed over for
-the nearest one that does; if there are only such ones left, they stay between the two that are found.
+It is assumed that what is broken stays broken: then of two snapshots, an earlier one where it holds and a later one
+where it is violated, the one in the middle says in which half it happened. A snapshot that gives no answer is passed
+over for the nearest one that does; if only such ones are left, they are reported as lying between the two that are
+found.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ __all__ = ["Break", "find_break"]
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """`good` is the last one where it holds, `bad` the first one where it is violated; None if there is none, or if the
-    end of the range gave no answer, which `unknown` then has. Else those are the ones between the two."""
+    """`good` is the last one where it holds, `bad` the first one where it is violated; None if there is none. `unknown`
+    are the snapshots between the two that gave no answer; or those at the end of the range, if there is no answer
+    there."""
 
     good: Verdict | None
     bad: Verdict | None

@@ -3,10 +3,10 @@
 A file holds the rows of one table in one partition, as they were after some changes, each with its key as bytes. The
 next snapshot has the same changes and a few more: then only those are decoded, and take the place of the rows with
 their keys. When they have become many, the result is kept, too. What is not found, damaged, or of another format is
-decoded again; a cache never has the last word.
+decoded again: the cache is never needed for a right answer.
 
 Only the columns that are asked for are decoded, or read from a file. What was read of a snapshot stays in memory until
-`keep`: then whatever is new is decoded whole, and written. Nobody waits for that who only wants an answer.
+`keep`: then whatever is new is decoded whole, and written. Whoever only wants an answer does not wait for that.
 
 The directory is private to the user and bounded: what was not used for longest goes first.
 """
@@ -36,14 +36,14 @@ __all__ = ["LARGEST", "StateCache", "cache_directory", "side_by_side"]
 
 LARGEST: Final = 4 << 30
 _FORMAT: Final = 2
-_FEW: Final = 0.1  # of the rows: so many changes are applied each time rather than kept
+_FEW: Final = 0.1  # share of the rows: fewer changes than this are applied each time instead of being kept
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def cache_directory() -> Path | None:
-    """Where decoded state is kept; `STROBE_CACHE` says otherwise, and nowhere if it is empty."""
+    """Where decoded state is kept: `STROBE_CACHE` if it is set, nowhere if that is empty."""
     given = os.environ.get("STROBE_CACHE")
     if given == "":
         return None
@@ -56,9 +56,9 @@ class StateCache:
 
     def __init__(self, directory: Path | None, largest: int = LARGEST) -> None:
         self._directory, self._largest = directory, largest
-        self._lock = threading.Lock()  # over the two below
+        self._lock = threading.Lock()  # guards the two below
         self._parts: dict[str, _Part] = {}
-        self.decoded = 0  # rows, for those who want to know what was saved
+        self.decoded = 0  # rows, to see what the cache has saved
 
     def rows(
         self,
@@ -83,7 +83,7 @@ class StateCache:
         return self._noted(names[-1], _Decoded(table, entries), len(entries)).batches(wanted)
 
     def keep(self) -> None:
-        """Writes what was decoded, and lets go of it."""
+        """Write what was decoded, and forget it."""
         with self._lock:
             parts, self._parts = self._parts, {}
         if self._directory is not None:
@@ -142,7 +142,8 @@ class StateCache:
                 (Path(str(self._directory)) / name).unlink(missing_ok=True)
 
     def _write(self, name: str, part: _Part) -> None:
-        """A cache that cannot be written is none; nor is a table of which some column cannot be decoded."""
+        """Write a file, if possible: it is skipped if the directory cannot be written, or if a column cannot be
+        decoded."""
         directory = self._directory
         assert directory is not None
         with contextlib.suppress(
@@ -178,7 +179,7 @@ class _Part(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Whether it is worth to be kept."""
+        """Whether it is worth keeping."""
         ...
 
     def batches(self, wanted: StateTable) -> list[pa.RecordBatch]: ...
@@ -237,7 +238,7 @@ class _Changed:
 
 
 def _keyed(table: StateTable) -> bool:
-    """Whether an entry is a row, and its key says which."""
+    """Whether each entry is one row, which its key identifies."""
     return not (table.many or table.numbered) and not {KEY.name, HASH.name} & {c.name for c in table.columns}
 
 

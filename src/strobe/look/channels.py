@@ -49,7 +49,7 @@ Parts = list[tuple[int | None, pa.Table]]
 
 
 def _from_log(found: Located, record: ChannelRecord, *, everything: bool = False) -> tuple[Parts, tuple[Field, ...]]:
-    """From the job's own channel."""
+    """Read the rows from the job's own channel."""
     if found.home is None:
         raise Failed(
             "its rows are in the home of the job, and this checkpoint is not in one",
@@ -66,13 +66,13 @@ def _from_log(found: Located, record: ChannelRecord, *, everything: bool = False
     for file in files:
         was_read = file.position is None or file.position <= after
         if everything and was_read and tree.find(f"{record.location}/{file.path}") is None:
-            continue  # every stage has read it, and the job has let it go
+            continue  # every stage has read it, and the job has deleted it
         parts += [(each.position, rows) for each, rows in read_files(table, (file,))]
     return parts, table.columns
 
 
 def _content(found: Located, name: ChannelId, record: ChannelRecord) -> tuple[Parts, tuple[Field, ...]]:
-    """From a savepoint, which has the rows itself."""
+    """Read the rows from a savepoint, which holds them itself."""
     schema = record.extra.get("schema")
     columns = () if schema is None else schema_from(schema) if isinstance(schema, str) else struct_of(schema).fields
     parts: Parts = []
@@ -91,7 +91,7 @@ def _files_of(commit: Any, record: ChannelRecord) -> Iterable[tuple[str, int]]:
         raise ValueError("a commit has no position")
     for file in commit["files"]:
         if file["path"] not in record.content:
-            raise ValueError(f"{file['path']!r:.120} is no file of it")
+            raise ValueError(f"{file['path']!r:.120} is not a file of it")
         yield file["path"], position
 
 
@@ -103,7 +103,7 @@ def _marked(rows: pa.Table, marks: dict[str, str | int | None]) -> pa.Table:
 
 
 def _free(name: str, taken: list[str]) -> str:
-    """Columns of the user come first: ours gets a dash in front if it must."""
+    """A name for our own column: the user's columns keep theirs, ours gets an underscore in front if it must."""
     while name.lower() in {each.lower() for each in taken}:
         name = f"_{name}"
     return name

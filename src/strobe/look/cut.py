@@ -1,7 +1,7 @@
 """A snapshot that can be asked: `open_snapshot("ledger/12")`.
 
-A cut holds its snapshot for as long as it is open: the job that took it does not let go of it, nor of the rows that
-were in flight. Use it as a context manager, or close it; a process that ends lets go by itself.
+An open cut protects its snapshot: the job that took it deletes neither the snapshot nor the rows that were in flight.
+Use it as a context manager, or close it; when the process ends, the protection ends, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Cut:
         return self._relations
 
     def relation(self, name: str) -> Relation:
-        """By its full name, such as `state.balances`."""
+        """The relation of this full name, such as `state.balances`."""
         for each in self._relations:
             if each.full_name.lower() == name.lower():
                 return each
@@ -86,7 +86,7 @@ class Cut:
         return self._others
 
     def close(self) -> None:
-        """Lets go of the snapshot, and keeps what was decoded. Closing twice is no fault."""
+        """Stop protecting the snapshot, and write what was decoded to the cache. Closing twice is not an error."""
         for other in self._others.values():
             other.close()
         if self._engine is not None:
@@ -127,14 +127,14 @@ def open_snapshot(
         found = locate(snapshot, place)
         lease = _lease(found)
         try:
-            # With the lease in hand: if its manifest is there now, it stays.
+            # The lease is held: if the manifest is there now, it stays.
             return Cut(found, found.load(), lease, Limits(memory, timeout), fallback)
         except BaseException as error:
             if lease is not None:
                 lease.release()
             if not isinstance(error, Misuse) or found.snapshot in found.store.list():
-                raise  # else it went between the two; its job may have a newer one
-    raise Failed(f"Snapshot {snapshot} went while it was being opened.", next="Name one that is retained.")
+                raise  # else it was deleted before the lease was held; its job may have a newer one
+    raise Failed(f"Snapshot {snapshot} was deleted while it was being opened.", next="Name one that is retained.")
 
 
 def save_parquet(table: pa.Table, path: Path) -> None:
@@ -144,7 +144,7 @@ def save_parquet(table: pa.Table, path: Path) -> None:
 
 
 def _lease(found: Located) -> Lease | None:
-    """Of a checkpoint: a savepoint is never deleted by Strobe."""
+    """A lease on a checkpoint. A savepoint needs none: Strobe never deletes it."""
     if found.home is None:
         return None
     return take_lease(found.home, found.store.job, found.snapshot)

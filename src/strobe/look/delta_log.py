@@ -2,7 +2,7 @@
 
 A version is the newest log checkpoint at or below it, and the entries after that. For the channels of a job, which are
 ordinary Delta tables, the entry that added a file is the position of its rows. Everything in a log is data from
-outside: a file is below the table and is no link, and a feature that would change what rows mean is refused.
+outside: a file is below the table and is not a link, and a feature that would change what rows mean is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What two cuts differ in: positions, rows in flight, and rows of state, by their keys.
 
 A row of state is *added* or *removed* if only one cut has its key, and *changed* if both have it with other values. A
-table whose key is not known, or that can be read in one of the cuts only, is said to be so.
+table whose key is not known, or that can be read in only one of the cuts, is not compared, and the result says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ChannelChange", "CutDiff", "StageChange", "TableChange", "changed_ro
 
 @dataclass(frozen=True)
 class TableChange:
-    """Of one table of state. `problem`: why it was not compared."""
+    """What has changed in one table of state. `problem`: why it was not compared."""
 
     relation: str
     stage: str

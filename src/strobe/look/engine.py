@@ -1,4 +1,4 @@
-"""The SQL engine: DuckDB, in memory, that can read what it is given and nothing else.
+"""The SQL engine: DuckDB, in memory, which can read what it is given and nothing else.
 
 It opens no file and no address, loads no extension, takes no configuration, and runs only statements that read. What a
 query may take is bounded: its memory, and, if the caller says so, its time. A relation is handed over when a query
@@ -50,7 +50,7 @@ class _Shown:
 
 class Engine:
     def __init__(self, limits: Limits, missing: Callable[[str], str] = lambda name: "") -> None:
-        """`missing`: what to say of a relation that is not there, by its name."""
+        """`missing`: a sentence about a relation that is not there, by its name."""
         self._limits, self._missing = limits, missing
         config: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",
@@ -189,14 +189,15 @@ class Engine:
             self._db.execute(f"create or replace view {place} as select * from temp.main.{name}")  # noqa: S608
         except (duckdb.Error, RuntimeError) as error:
             raise Failed(
-                f"{relation.full_name} is no table that can be asked: {_message(error)}",
+                f"{relation.full_name} is not a table that can be asked: {_message(error)}",
                 untouched="Nothing was changed.",
                 next="Other relations of the snapshot can be asked all the same.",
             ) from error
         self._shown[key] = _Shown(name, wanted)
 
     def _widen(self, error: Exception) -> bool:
-        """After a name that was not found: whether there were columns that the database did not have. Now it has."""
+        """After a name was not found: give the database the columns that were left out. Returns whether there were
+        any."""
         narrow = [key for key, shown in self._shown.items() if shown.columns is not None]
         if not isinstance(error, duckdb.BinderException | duckdb.CatalogException) or not narrow:
             return False
@@ -259,7 +260,7 @@ def _quoted(name: str) -> str:
 
 
 def _message(error: Exception) -> str:
-    """DuckDB's words without the name of its class, on one line."""
+    """DuckDB's message without the name of its class, on one line."""
     text = str(error).partition("\n\nLINE")[0].strip()
     kind, colon, rest = text.partition(" Error: ")
     text = rest if colon and len(kind) < 30 else text

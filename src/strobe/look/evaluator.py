@@ -3,7 +3,7 @@
 It is a process of its own so that a large state or a slow query takes neither the driver's memory nor its interpreter;
 it runs at low priority. It is told what to do by lines on standard input and answers by lines on standard output, all
 JSON: first the invariants (functions pickled, as Spark pickles those of a pipeline), then the number of one snapshot
-after the other. When standard input ends it ends, in the middle of a query if need be.
+after the other. When standard input ends, the process ends, even in the middle of a query.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _read(lines: BinaryIO, asked: queue.SimpleQueue[bytes]) -> None:
 def main() -> None:
     os.nice(_NICE)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a user's function prints is no answer
+    os.dup2(2, 1)  # what a user's function prints is not an answer
     lines = sys.stdin.buffer
     setup = msgspec.json.decode(lines.readline(), type=Setup)
     invariants = _invariants(setup)

@@ -1,7 +1,8 @@
 """Numbers and runs of bytes at many places of one buffer, read at once.
 
 A buffer is seen as numbers that begin at every one of its bytes, so a number anywhere in it is an element of that view,
-and numbers at a million places are one indexing. No place is believed: each is held against the buffer's ends first.
+and numbers at a million places are read by one array operation. No place is trusted: each is compared with the buffer's
+ends first.
 
 Arrow columns are made of buffers here. Making them of lists or of numpy's arrays imports pandas where it is installed,
 which takes longer than decoding a million rows.

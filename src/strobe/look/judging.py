@@ -27,11 +27,11 @@ _SHOWN: Final = 10  # rows of a violation that are kept
 _WIDE: Final = 500  # characters of a value that are kept
 _TITLE: Final = re.compile(r"^\s*--\s*invariant\s*:\s*(\S.*?)\s*$", re.MULTILINE)
 _OF_STAGES: Final = ("state", "in_flight", "channel", "sink")
-_OF_FILES: Final = ("read_", "parquet_", "sniff_", "glob")  # DuckDB's functions that do not ask what is there already
+_OF_FILES: Final = ("read_", "parquet_", "sniff_", "glob")  # functions that read outside of the snapshot
 
 
 def judge(cut: Cut, invariant: Invariant) -> Verdict:
-    """What becomes of the invariant in this cut. Never raises because of the invariant or the snapshot."""
+    """The verdict on the invariant in this cut. Never raises because of the invariant or the snapshot."""
     began = time.monotonic()
     rows: list[Mapping[str, Json]] = []
     count, why = 0, ""
@@ -64,7 +64,7 @@ def _called(invariant: Invariant, cut: Cut) -> Any:
 
 
 def _outcome(found: Any) -> tuple[Outcome, int, list[Mapping[str, Json]]]:
-    """From rows in whatever form, a bool, or nothing at all."""
+    """The outcome of what a function returned: rows in any form, a bool, or None."""
     if found is None or isinstance(found, bool) or type(found).__name__ == "bool_":  # numpy's own
         held = found is None or bool(found)
         return (Outcome.HOLDS if held else Outcome.VIOLATED), int(not held), []
@@ -92,7 +92,7 @@ def _table(found: Any) -> pa.Table:
 
 
 def _plain(value: Any) -> Json:
-    """A value of a row as JSON, cut to a length that a file of verdicts can bear."""
+    """A value of a row as JSON, cut to a length that fits into a file of verdicts."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
@@ -111,8 +111,8 @@ def _plain(value: Any) -> Json:
 def check_names(
     invariants: Iterable[Invariant], stages: Iterable[str], channels: Collection[str] | None = None
 ) -> None:
-    """Misuse for a query that is not SQL, or that names a stage which the graph does not have, or what no snapshot of
-    it will have. `channels` are the stages that others read, if that is known."""
+    """Misuse for a query that is not SQL, or that names a stage that is not in the graph, or a relation that no
+    snapshot will have. `channels` are the stages that others read, if that is known."""
     known = {stage.lower(): stage for stage in stages}
     read = None if channels is None else {stage.lower() for stage in channels}
     with duckdb.connect(":memory:") as db:
@@ -143,7 +143,8 @@ def check_names(
 
 
 def channels_asked_for(invariants: Iterable[Invariant]) -> set[str] | None:
-    """The stages whose channels these look at, in lower case. None: that cannot be told, any may be."""
+    """The stages whose channels these invariants look at, in lower case. None: that is unknown, it may be any of
+    them."""
     found: set[str] = set()
     with duckdb.connect(":memory:") as db:
         for invariant in invariants:

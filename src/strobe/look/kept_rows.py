@@ -4,8 +4,8 @@ What is not asked for is not read: a file of a million rows is open in a millise
 Beside the table's columns a row has the bytes of its key and their hash, so that rows of some keys are found without
 reading the keys of all.
 
-After Arrow's bytes come the checksums as JSON, their length, and a mark. A file without its end, or with other bytes
-than were written, is not believed: `NotAsWritten`.
+After Arrow's bytes come the checksums as JSON, their length, and a mark. A file that is cut off, or has other bytes
+than were written, is refused: `NotAsWritten`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_rows(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    # The checksums are those of what a reader finds.
+    # The checksums are of the bytes as a reader finds them.
     with pa.memory_map(str(path)) as file:
         table = _opened(file.read_buffer())
         sums = json.dumps({name: _checksum(table, name) for name in schema.names}).encode()
@@ -58,7 +58,7 @@ def write_rows(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema)
 
 class KeptRows:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        """OSError if there is no file, `NotAsWritten` if it is none with this schema."""
+        """OSError if there is no file, `NotAsWritten` if it is not a file of rows with this schema."""
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
         try:
@@ -69,7 +69,7 @@ class KeptRows:
             self._sums: dict[str, Any] = json.loads(bytes(data[inner : data.size - _END.size]))
             self._table = _opened(data.slice(0, inner))
         except (struct.error, ValueError, OSError, pa.ArrowException) as error:
-            raise NotAsWritten(f"it is no file of rows: {error!s:.200}") from error
+            raise NotAsWritten(f"it is not a file of rows: {error!s:.200}") from error
         if not self._table.schema.equals(schema) or not isinstance(self._sums, dict):
             raise NotAsWritten("it has other columns")
         self._believed: set[str] = set()

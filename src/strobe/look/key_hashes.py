@@ -1,7 +1,7 @@
 """Which rows have the same key, for many keys at once.
 
-Keys are compared by a hash of 64 bits first. What a hash says is never the last word: keys whose hashes agree are
-compared byte by byte, so somebody who can make hashes agree makes this slow and never wrong.
+Keys are compared by a hash of 64 bits first. A hash alone never decides: keys whose hashes agree are compared byte by
+byte, so somebody who can make hashes collide makes this slow, but never wrong.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def rows_with(keys: Callable[[Positions], Rows], hashes: Hashes, wanted: Rows) -
 
 
 def _same(mine: Rows, these: Positions, others: Rows, those: Positions, maybe: Flags) -> Flags:
-    """Where `maybe` is set, whether the key of this row is that of that one."""
+    """Where `maybe` is set: whether the two rows have the same key."""
     same: Flags = maybe & (mine.ends[these] - mine.starts[these] == others.ends[those] - others.starts[those])
     rows = np.flatnonzero(same)
     left, right = mine.take(these[rows]), others.take(those[rows])

@@ -1,4 +1,4 @@
-"""What a snapshot says of itself, as tables: `meta.snapshot`, `meta.stages`, `meta.channels`, `meta.sources`,
+"""What a snapshot's manifest says, as tables: `meta.snapshot`, `meta.stages`, `meta.channels`, `meta.sources`,
 `meta.sinks`, `meta.timings`."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where the records of a run of changes begin: each tells only how long it is, so one leads to the next.
+"""Where the records in a run of changes begin. A record says only how long it is, so each leads to the next.
 
-Following a million of them one by one takes a second. So many walkers follow them at once, a step of all of them is
-one indexing: the first starts at the beginning, the others somewhere further on, where what lies there looks like a
-record. A guess is believed when the walker behind it arrives exactly there: then it is a record, because the first
-one is. A guess that was wrong is passed over, and costs time.
+Following a million of them one by one takes a second. So many walkers follow them at once; a step of all walkers is one
+array operation. The first starts at the beginning, the others start further on, where the bytes look like a record.
+Such a guess is accepted when the walker behind it arrives exactly there: since the first walker started at a record,
+this is one, too. A wrong guess is skipped, and costs only time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from strobe.look.gather import Bytes, Positions, number_at
 
 __all__ = ["record_starts"]
 
-_SAMPLE: Final = 128  # records that are followed one by one; few have no more
+_SAMPLE: Final = 128  # records that are followed one by one; short runs have no more
 _EACH: Final = 32  # records for each walker
 _WALKERS: Final = 4096
 _WIDEST: Final = 2048  # bytes that are looked through for the start of a record
 _ROUNDS: Final = 8
-_FEW: Final = 48  # walkers that are faster one after the other
+_FEW: Final = 48  # walkers; fewer are faster one after the other
 _INT: Final = struct.Struct(">i")
 _ENDED, _LOST = -1, -2
 
@@ -89,7 +89,7 @@ class _Walk:
         return np.array(found, np.int64), at
 
     def step(self, places: Positions) -> Steps:
-        """Where the next records begin; which of these are the mark at the end; which are none at all."""
+        """Where the next records begin; which of these are the mark at the end; which are not records at all."""
         head, last = self._head, self._size - 4
         ended = np.zeros(len(places), np.bool_)
         if self._typed:
@@ -137,8 +137,8 @@ class _Walk:
         return places[np.diff(np.searchsorted(marks, places, side="right"), prepend=-1) > 0]
 
     def together(self, starts: Positions) -> tuple[Positions, Positions, Positions]:
-        """From each start to where the next one is, or beyond: how many records each has found, where it came to, and
-        all records, those of the first before those of the second and so on."""
+        """Walk from each start to the next one or beyond. Returns how many records each walker has found, where it
+        ended, and all records, in the order of the walkers."""
         limits = np.append(starts[1:], self._size + 1)
         ends = np.full(len(starts), _LOST, np.int64)
         counts = np.zeros(len(starts), np.int64)

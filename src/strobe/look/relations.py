@@ -1,7 +1,6 @@
-"""What a snapshot can be asked for: its relations, each with what it is and how its rows are got.
-
-Rows are got when a query names the relation, so a part of a snapshot that is damaged, or of a format that is not known,
-costs that relation and no other. `Lost` says which one it is and why.
+"""What a snapshot can be asked for: its relations, each with what it is and how its rows are read. Rows are read when a
+query names the relation, so if a part of a snapshot is damaged, or of an unknown format, only that relation is lost.
+`Lost` says which one it is and why.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ _OPERATORS = {
 
 
 class Lost(Damaged):
-    """A relation whose rows cannot be had."""
+    """A relation whose rows cannot be read."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """`schema`.`name`, as a query names it. `columns` are None where only reading tells. `key`: what tells its rows
-    apart, where that is known. `narrow` reads some of the columns only, where that saves anything."""
+    """`schema`.`name`, as a query names it. `columns` are None if they are known only after reading. `key`: what tells
+    its rows apart, where that is known. `narrow` reads some of the columns only, where that saves anything."""
 
     schema: str
     name: str
@@ -122,7 +121,7 @@ def relations_of(
 
 
 def _distinct(relations: list[Relation]) -> tuple[Relation, ...]:
-    """SQL does not tell names apart that differ in case."""
+    """Without relations whose names differ only in case: SQL does not tell them apart."""
     seen: set[str] = set()
     kept = []
     for each in relations:
@@ -202,10 +201,10 @@ class _Files:
         return pa.Table.from_batches([batch for part in parts for batch in part], wanted.schema)
 
 
-# ── channels, sinks, what it says of itself ─────────────────────────────────────────────────────────────────────────
+# ── channels, sinks, what the manifest says ─────────────────────────────────────────────────────────────────────────
 
 
-# What reads them is imported when they are asked for: it needs packages that state does without.
+# Imported when they are asked for: reading them needs packages that state does not.
 
 
 def _channels(found: Located, manifest: Manifest) -> Iterator[Relation]:

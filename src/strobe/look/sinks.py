@@ -1,7 +1,7 @@
 """What a sink showed at the cut: tables and directories as the snapshot notes them.
 
-A Delta table is read at its version, a directory of files by the batches that belong to the cut. What else a sink may
-be (a topic, a database) cannot be taken back by reading, and says so. The place is where it was when the snapshot was
+A Delta table is read at its version, a directory of files by the batches that belong to the cut. Other sinks (a topic,
+a database) cannot be read as they were, and the relation says so. The place is where it was when the snapshot was
 taken; nothing there is followed but regular files.
 """
 
@@ -81,4 +81,4 @@ def _rows(name: str, file: Any) -> pa.Table:
         return pyarrow.json.read_json(pa.BufferReader(file.read()))
     if ".csv" in name:
         return pyarrow.csv.read_csv(pa.BufferReader(file.read()))
-    raise Failed(f"{name} is no Parquet, JSON or CSV file")
+    raise Failed(f"{name} is not a Parquet, JSON or CSV file")

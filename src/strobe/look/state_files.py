@@ -7,8 +7,8 @@ version N is its newest full copy at or below N, and the changes of each version
   directory and opened there: opening writes.
 - Spark's own: `v.snapshot` and `v.delta`, both runs of entries.
 
-`state_changes` reads the changes. All of this is data from outside: names are plain, lengths are held against what is
-there, and what is decompressed is bounded. RocksDB gets the files that are its own and nothing else: the library that
+`state_changes` reads the changes. All of this is data from outside: names must be plain, lengths are compared with what
+is there, and decompressed sizes are bounded. RocksDB gets the files that are its own and nothing else: the library that
 opens it would unpickle values if a file beside them said so, and options can make RocksDB take all memory.
 """
 
@@ -52,7 +52,7 @@ _FULL: Final = ("zip", "snapshot")
 _CHUNK: Final = 1 << 17  # entries, as Python's objects
 _MANY: Final = 1 << 19  # entries, as places in a buffer
 _LARGEST_SMALL_FILE: Final = 1 << 26
-_LARGEST_TOGETHER: Final = 4  # times that, all that one archive may hold
+_LARGEST_TOGETHER: Final = 4  # times the largest file: all that one archive may hold
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Store:
 
 @dataclass(frozen=True)
 class Variable:
-    """Of a transformWithState: its name, its kind (`value`, `list`, `map`, `timers`), and whether its values expire."""
+    """A state variable of a transformWithState: its name, its kind (`value`, `list`, `map`, `timers`), and whether its
+    values expire."""
 
     name: str
     kind: str
@@ -61,8 +62,8 @@ class Variable:
 
 @dataclass(frozen=True)
 class Operator:
-    """A problem stands in place of the stores that cannot be described; Spark may know better, if it is that their
-    format is not known here."""
+    """An operator of a stage. `problem` says why its stores cannot be described; if their format is not known here,
+    Spark may still read them."""
 
     number: int
     name: str

@@ -58,8 +58,8 @@ class Column:
 @dataclass(frozen=True)
 class StateTable:
     """A table of a stage's state. `many`: an entry is a list of rows. `numbered`: its store has several families, so
-    its keys begin with the number of one. `problem` says why it cannot be decoded here; then it has no columns, and
-    Spark may read it if that is because its format is not known here."""
+    its keys begin with the number of one. `problem` says why it cannot be decoded here; then it has no columns; if its
+    format is not known here, Spark may still read it."""
 
     name: str
     stage: str
@@ -111,7 +111,7 @@ def _named(table: StateTable, stage: str, number: str) -> StateTable:
 
 
 def _tables(stage: str, operator: Operator, note: Mapping[str, Any]) -> Iterator[StateTable]:
-    """Of one operator; the name is what comes after the stage's."""
+    """The tables of one operator; their names follow that of the stage."""
     number, name = operator.number, operator.name
     if operator.problem:
         yield StateTable("", stage, number, name, "default", problem=operator.problem, for_spark=operator.for_spark)
@@ -268,7 +268,7 @@ def _of_value(fields: tuple[Field, ...], *, flat: bool = True) -> list[Column]:
 
 
 def _unique(columns: list[Column]) -> tuple[Column, ...]:
-    """No two columns of a table have one name, whatever their case."""
+    """Names in which no two are equal, ignoring case."""
     seen: dict[str, int] = {}
     found = []
     for column in columns:
@@ -308,7 +308,7 @@ class TableEntries:
 def entries_of(
     table: StateTable, store: StoreFiles, read: Callable[[str], bytes], lay_out: Callable[[str, Path], None]
 ) -> TableEntries:
-    """ValueError if a partition's files are not what Spark writes."""
+    """The entries of a table. ValueError if a partition's files are not what Spark writes."""
     with tempfile.TemporaryDirectory(prefix="strobe-state-") as scratch:
         entries = read_entries(store, read, lay_out, Path(scratch))
         number = entries.families.get(table.family.name) if table.family else None

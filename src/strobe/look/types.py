@@ -41,7 +41,8 @@ class SparkType:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`number` and `first`, the name under which it got that, tell a column of a channel through all its changes."""
+    """A column. `number` identifies a column of a channel through all its changes; `first` is the name that it had when
+    it got the number."""
 
     name: str
     type: SparkType
@@ -124,7 +125,7 @@ def _scalar(name: str) -> SparkType:
     if match := _DECIMAL.fullmatch(name):
         precision, scale = int(match[1]), int(match[2])
         if not 1 <= precision <= 38 or not -38 <= scale <= 38:
-            raise ValueError(f"{name!r} is no decimal")
+            raise ValueError(f"{name!r} is not a decimal")
         return SparkType("decimal", pa.decimal128(precision, scale), inline=precision <= 18)
     if match := _INTERVAL.fullmatch(name):
         if match[1] in ("year", "month"):

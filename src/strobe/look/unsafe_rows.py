@@ -6,7 +6,7 @@ upper half of its eight bytes and its length in the lower one. A struct is a row
 elements, their null bits, their slots, and what is longer; a map is the length of its keys, and two arrays.
 
 All rows lie in one buffer. A column is read by arithmetic on the positions of all its slots at once. No position is
-believed: each is held against the buffer's end before it is read, and `ValueError` says which one leads out of it.
+trusted: each is compared with the buffer's end before it is read, and `ValueError` says which one leads out of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_ELEMENTS: Final = 1 << 31
 
 def decode_rows(rows: Rows, fields: tuple[Field, ...], places: frozenset[int] | None = None) -> list[pa.Array]:
     """A column for each field; of those that are not asked for by their `places`, one without rows. ValueError if the
-    bytes are no such rows."""
+    bytes are not such rows."""
     head = (len(fields) + 63) // 64 * 8
     if len(rows) and int((rows.ends - rows.starts).min()) < head + 8 * len(fields):
         raise ValueError("a row is shorter than its fields")
@@ -127,14 +127,14 @@ def _texts(data: Bytes, kind: SparkType, starts: Positions, stops: Positions) ->
     if kind.name == "text":
         try:
             values.validate(full=True)
-        except pa.ArrowInvalid:  # Spark takes any bytes for a text; what is none is shown with marks in its place
+        except pa.ArrowInvalid:  # Spark does not check that a string is UTF-8: other bytes become "�"
             raw = pa.Array.from_buffers(pa.binary(), len(starts), buffers)
             return pa.array([each.decode("utf-8", "replace") for each in raw.to_pylist()], pa.string())
     return values
 
 
 def _large_decimals(data: Bytes, kind: SparkType, starts: Positions, stops: Positions) -> pa.Array:
-    """Of more than 18 digits: big-endian, as many bytes as are needed, at most 16."""
+    """Decimals of more than 18 digits: big-endian, as many bytes as are needed, at most 16."""
     sizes = stops - starts
     if len(sizes) and (int(sizes.max()) > 16 or int(sizes.min()) < 1):
         raise ValueError("a decimal has more bytes than digits")

@@ -125,7 +125,7 @@ def _bytes(character: str) -> bytes:
 
 def _why_no_name(name: str) -> str | None:
     if name in ("", ".", ".."):
-        return f"{name!r} is no name" if name else "a name in it is empty"
+        return f"{name!r} is not a name" if name else "a name in it is empty"
     if "/" in name or "\\" in name:
         return "a name holds no slash, in either direction"
     if _HIDDEN.search(name):

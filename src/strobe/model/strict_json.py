@@ -70,7 +70,7 @@ def _pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _constant(constant: str) -> Json:
-    raise NotJson(f"{constant} is no JSON value")
+    raise NotJson(f"{constant} is not a JSON value")
 
 
 def _float(text: str) -> float:

@@ -2,8 +2,8 @@
 
 Two steps are the same if they had the same cause and did the same: the same action, or the same message from the same
 step of its sender, and the same sends. A node's steps are the same up to its first one that is not. The largest
-consistent cut among these is where the runs part: up to it one cannot tell which of the two it is, and because causes
-are compared, too, it is a consistent cut of either.
+consistent cut among these is where the runs part: up to it the two runs are the same, and because causes are compared,
+too, it is a consistent cut of both.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class _Reader:
 
     def wrong(self, why: str) -> Misuse:
         return Misuse(
-            f"{self.text[:80]!r} is no condition: {why}.",
+            f"{self.text[:80]!r} is not a condition: {why}.",
             untouched="Nothing was changed.",
             next="Write it like node.balance < 0, or branch_a.balance < 0 and len(branch_b.queue) > 10.",
         )
@@ -289,7 +289,7 @@ def _sum_below(tree: ast.expr, reader: _Reader) -> SumBelow | None:
 def _linear(
     part: ast.expr, factor: int | float, reader: _Reader, terms: list[tuple[int | float, Term]]
 ) -> int | float | None:
-    """Adds `factor` times what the part says of nodes to `terms` and returns its constant. None if it is no sum."""
+    """Adds `factor` times what the part says of nodes to `terms` and returns its constant. None if it is not a sum."""
     if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub):
         left = _linear(part.left, factor, reader, terms)
         right = _linear(part.right, factor if isinstance(part.op, ast.Add) else -factor, reader, terms)
@@ -337,7 +337,7 @@ def _compare(
 
 def _number(value: Any) -> Any:
     if not isinstance(value, int | float):
-        raise TypeError(f"{type(value).__name__} is no number")
+        raise TypeError(f"{type(value).__name__} is not a number")
     return value
 
 

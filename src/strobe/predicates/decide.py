@@ -162,7 +162,7 @@ def _called(run: Run, predicate: Callable[[Cut], Any]) -> Callable[[Positions], 
             raise Failed(
                 f"The predicate failed at {_name(run, cut)}: {type(error).__name__}: {error}.",
                 untouched="Nothing was decided.",
-                next="Mend the function; it gets a cut with `states` and `channels`.",
+                next="Fix the function; it gets a cut with `states` and `channels`.",
             ) from error
 
     return holds

@@ -1,9 +1,9 @@
-"""Is the replay the run? Code that somebody else wrote may not do the same again from the same state.
+"""Does the replay match the run? A user's code may not do the same again from the same state.
 
 A replayed step must send what the journal says that it sent, and where a snapshot recorded a node, the replay must be
-in the recorded state. Whoever is not has a handler that depends on something else: a clock, dice, a file, the order of
-a set. Which one is found by doing steps twice from the same state: the first whose results differ is named. If none
-does, the handlers that ran since the last state that was confirmed are.
+in the recorded state. Otherwise a handler depends on something else: a clock, random numbers, a file, the order of a
+set. Which one is found by doing steps twice from the same state: the first whose results differ is named. If none does,
+the handlers that ran since the last state that was confirmed are.
 
 The last step of a node may have been cut short when its life ended: then the journal has only the first of its sends.
 """
@@ -39,7 +39,7 @@ class Names(Protocol):
 
 
 class Watched:
-    """Replays the steps of one node, and holds each against the journal."""
+    """Replays the steps of one node, and compares each with the journal."""
 
     def __init__(self, history: History, epoch: Epoch, app: Application, node: NodeId, causes: Sequence[Cause]) -> None:
         self._history = history
@@ -47,7 +47,7 @@ class Watched:
         self._app = app
         self._node = node
         self._causes = causes
-        self._confirmed = 0  # the last state of which is known that it was the run's
+        self._confirmed = 0  # the last state that is known to be the run's
         self._sends = _sends(history, epoch, node)
         self._recorded = _recorded(history, epoch, node)
 

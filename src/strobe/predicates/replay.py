@@ -52,7 +52,7 @@ class Run:
     app: Application
     history: History
     epoch: Epoch
-    compared: bool  # every replayed step is held against the journal: the application may not be a function
+    compared: bool  # every replayed step is compared with the journal: the application may not be deterministic
     _causes: dict[NodeId, list[Cause]]
     _states: dict[NodeId, list[Json]] = field(default_factory=dict)
     _travels: dict[ChannelId, list[_Travel]] = field(default_factory=dict)
@@ -182,8 +182,8 @@ class Run:
 
 
 def run_of(journal: Journal | History, app: Application, epoch: int | None = None, *, compared: bool = False) -> Run:
-    """The run of one epoch, by its number from 1; without a number, of the only one. `compared`: the application is
-    somebody's own code, and each of its steps is held against the journal."""
+    """The run of one epoch, by its number from 1; without a number, of the only one. `compared`: the application is a
+    user's code, and each of its steps is compared with the journal."""
     history = journal if isinstance(journal, History) else History(journal)
     if epoch is None and len(history.epochs) > 1:
         raise Misuse(

@@ -4,14 +4,14 @@ Theory
 ------
 A host shows a cut as `Parties`: what each process says of itself in its recorded state, and what is in flight. From
 that the detectors of this package decide, and a `Finding` says it in words: which processes, what each holds and waits
-for. Three rules make the difference between a detector and an alarm that nobody believes:
+for. Three rules prevent false alarms:
 
-- *A grant in flight has been given.* Who waits for its sender waits no longer.
+- *A grant in flight has been given.* Whoever waits for its sender waits no longer.
 - *A process that waits may still give.* Most give nothing before they have got what they wait for. One that would hand
   over at once what it does not use (`would_give`) helps whoever waits for it, though the request is still in flight.
 - *A reference in flight is held.* Its object is in use, and so is whatever that leads to.
 
-Each errs on the side of silence for as long as a message travels. What is found is there, and stays there.
+While a message is in flight each rule may delay a finding. What is found is true, and stays true.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def answer_of(who: str, ask: Callable[[], Any]) -> Any:
         raise Misuse(
             f"{who} failed: {type(error).__name__}: {error}.",
             untouched="Nothing was decided.",
-            next="Mend it and ask again; the snapshot can be asked as often as you like.",
+            next="Fix it and ask again; the snapshot can be asked as often as you like.",
         ) from error
 
 
@@ -181,12 +181,12 @@ def _waits(parties: Parties) -> dict[str, Wait | None]:
 
 
 def _checked(node: NodeId, wait: Wait | None, known: frozenset[NodeId]) -> Wait | None:
-    """User code said it: it may be anything."""
+    """Check a wait: it comes from user code, and may be anything."""
     if wait is None:
         return None
     if not isinstance(wait, Wait):
         raise Misuse(
-            f"waits_for() of {node} returned {wait!r}, which is no wait.",
+            f"waits_for() of {node} returned {wait!r}, which is not a wait.",
             untouched="Nothing was decided.",
             next="Return None, all_of(…), any_of(…) or at_least(K, …), with names of nodes.",
         )

@@ -38,8 +38,8 @@ __all__ = ["Stop", "Trail", "Walk", "walk_through"]
 
 @dataclass(frozen=True)
 class Stop:
-    """A consistent cut at which snapshots were recorded. `exact` is False if what they recorded is no consistent cut:
-    then `at` is the smallest one that has all of it."""
+    """A consistent cut at which snapshots were recorded. `exact` is False if what they recorded is not consistent: then
+    `at` is the smallest one that has all of it."""
 
     at: Positions
     snapshots: tuple[SnapshotId, ...]
@@ -58,21 +58,21 @@ class Walk:
     # ── one step ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def forwards(self, cut: Positions) -> Positions:
-        """With the next step of the recorded order; the same cut at the end."""
+        """The cut with the next step of the recorded order; the same cut at the end."""
         due = [row[count] for row, count in zip(self._places, cut, strict=True) if count < len(row)]
         return _moved(cut, self.order[min(due)][0], +1) if due else cut
 
     def backwards(self, cut: Positions) -> Positions:
-        """Without the last step of the recorded order; the same cut at the start."""
+        """The cut without the last step of the recorded order; the same cut at the start."""
         done = [row[count - 1] for row, count in zip(self._places, cut, strict=True) if count]
         return _moved(cut, self.order[max(done)][0], -1) if done else cut
 
     def forwards_at(self, cut: Positions, node: int) -> Positions:
-        """With the node's next step, and with what caused it."""
+        """The cut with the node's next step, and with what caused it."""
         return self.with_step(cut, node, min(cut[node] + 1, self.computation.lengths[node]))
 
     def backwards_at(self, cut: Positions, node: int) -> Positions:
-        """Without the node's last step, and without what it caused."""
+        """The cut without the node's last step, and without what it caused."""
         return self.without_step(cut, node, cut[node]) if cut[node] else cut
 
     def with_step(self, cut: Positions, node: int, number: int) -> Positions:

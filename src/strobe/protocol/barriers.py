@@ -121,7 +121,8 @@ class Barriers:
         self.feedback = frozenset(feedback)
         self.mode = mode
         if not self.feedback <= set(self.inputs):
-            raise HostFault(f"Feedback channels {sorted(self.feedback - set(self.inputs))} are no inputs of this node.")
+            others = sorted(self.feedback - set(self.inputs))
+            raise HostFault(f"Feedback channels {others} are not inputs of this node.")
         self._newest = SnapshotId(newest)  # the highest snapshot begun, or given up, here
         self._last: dict[ChannelId, SnapshotId] = {}  # the newest barrier of each channel
         self._ended: set[ChannelId] = set()
@@ -336,6 +337,6 @@ class Barriers:
 
     def _check_live(self, channel: ChannelId, what: str) -> None:
         if channel not in self.inputs:
-            raise HostFault(f"A {what} came on {channel!r}, which is no input of this node.")
+            raise HostFault(f"A {what} came on {channel!r}, which is not an input of this node.")
         if channel in self._ended:
             raise PeerFault(f"A {what} came on {channel!r} after its end.")

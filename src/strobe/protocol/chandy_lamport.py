@@ -88,7 +88,7 @@ class ChandyLamport:
     def _message(self, arrived: MessageArrived) -> tuple[Effect, ...]:
         channel = arrived.channel
         if channel not in self._known:
-            raise HostFault(f"A message came on {channel!r}, which is no input of this node.")
+            raise HostFault(f"A message came on {channel!r}, which is not an input of this node.")
         for channels in self._open.values():
             if channel in channels:
                 channels[channel].append(arrived.message)
@@ -97,14 +97,14 @@ class ChandyLamport:
     def _initiate(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         if snapshot < 1:
             raise HostFault(f"Snapshot {snapshot} was to start: snapshots are numbered from 1.")
-        # A marker may have come first, or a retry: joining twice is no fault.
+        # A marker may have come first, or a retry: joining twice is not an error.
         if snapshot in self._open or snapshot in self._finished or snapshot in self._aborted:
             return ()
         return self._record(snapshot) + self._finish(snapshot)
 
     def _marker(self, channel: ChannelId, snapshot: SnapshotId) -> tuple[Effect, ...]:
         if channel not in self._known:
-            raise HostFault(f"A marker came on {channel!r}, which is no input of this node.")
+            raise HostFault(f"A marker came on {channel!r}, which is not an input of this node.")
         if snapshot < 1:
             raise PeerFault(f"A marker for snapshot {snapshot} came on {channel!r}: snapshots are numbered from 1.")
         if snapshot in self._aborted:

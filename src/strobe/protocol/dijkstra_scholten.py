@@ -171,7 +171,7 @@ class DijkstraScholten:
 
     def _work(self, channel: ChannelId, message: Any) -> tuple[TerminationEffect, ...]:
         if channel not in self.inputs:
-            raise HostFault(f"Work came on {channel!r}, which is no input of this node.")
+            raise HostFault(f"Work came on {channel!r}, which is not an input of this node.")
         if self.root and not self._engaged:
             raise PeerFault(f"Work came on {channel!r} at the root, which has not started, or has announced the end.")
         self._active = True
@@ -179,7 +179,7 @@ class DijkstraScholten:
 
     def _send(self, channel: ChannelId, message: Any) -> tuple[TerminationEffect, ...]:
         if channel not in self._deficit:
-            raise HostFault(f"Work is to go out on {channel!r}, which is no output of this node.")
+            raise HostFault(f"Work is to go out on {channel!r}, which is not an output of this node.")
         if not self._active:
             raise HostFault(f"Work is to go out on {channel!r}, but this node is idle.")
         self._count(channel, 1)
@@ -193,7 +193,7 @@ class DijkstraScholten:
 
     def _signal(self, channel: ChannelId) -> tuple[TerminationEffect, ...]:
         if channel not in self._deficit:
-            raise HostFault(f"A signal came for {channel!r}, which is no output of this node.")
+            raise HostFault(f"A signal came for {channel!r}, which is not an output of this node.")
         if self._deficit[channel] == 0:
             raise PeerFault(f"A signal came for {channel!r}, but all work sent there has been signalled.")
         self._count(channel, -1)

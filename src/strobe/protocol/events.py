@@ -185,7 +185,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Answer with `AlignmentTimedOut(snapshot)` when the alignment timeout is over; too late is no fault."""
+    """Answer with `AlignmentTimedOut(snapshot)` when the alignment timeout is over; too late is not an error."""
 
     snapshot: SnapshotId
 

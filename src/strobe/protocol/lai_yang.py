@@ -132,13 +132,13 @@ class LaiYang:
 
     def _send(self, channel: ChannelId, message: Any) -> tuple[Effect, ...]:
         if channel not in self._sent:
-            raise HostFault(f"A message is to go out on {channel!r}, which is no output of this node.")
+            raise HostFault(f"A message is to go out on {channel!r}, which is not an output of this node.")
         self._sent[channel] += 1
         return (SendStamped(channel, message, self.number),)
 
     def _message(self, channel: ChannelId, message: Any, stamp: int) -> tuple[Effect, ...]:
         if channel not in self._received:
-            raise HostFault(f"A message came on {channel!r}, which is no input of this node.")
+            raise HostFault(f"A message came on {channel!r}, which is not an input of this node.")
         if stamp < 0:
             raise PeerFault(f"A message stamped {stamp} came on {channel!r}: stamps are numbered from 0.")
         effects = self._colour(stamp)
@@ -151,7 +151,7 @@ class LaiYang:
 
     def _count(self, channel: ChannelId, snapshot: SnapshotId, sent: int) -> tuple[Effect, ...]:
         if channel not in self._received:
-            raise HostFault(f"A count came for {channel!r}, which is no input of this node.")
+            raise HostFault(f"A count came for {channel!r}, which is not an input of this node.")
         if snapshot < 1 or sent < 0:
             raise PeerFault(f"A count of {sent} for snapshot {snapshot} came for {channel!r}: neither can be that low.")
         if snapshot in self._aborted:

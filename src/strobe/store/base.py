@@ -130,5 +130,5 @@ def has_content(stream: BinaryIO, sha256: str) -> bool:
 
 def check_key(key: str) -> str:
     if not _KEY.fullmatch(key):
-        raise Misuse(f"{key!r} is no key: a key is a plain relative path, and none of its parts begins with a dot.")
+        raise Misuse(f"{key!r} is not a key: a key is a plain relative path, and none of its parts begins with a dot.")
     return key

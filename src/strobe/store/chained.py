@@ -1,4 +1,4 @@
-"""What a snapshot, or a job's memory, says of chained stages.
+"""What a snapshot, or a job record, says of chained stages.
 
 A stage that is chained has no record of its own: the query of another stage computes it, and knows where it stands.
 That one's record names it, with the stage that reads it, so its uid stays known.
@@ -30,7 +30,7 @@ def chained_links(manifest: Manifest) -> dict[NodeId, NodeId]:
 
 
 def why_no_channel(manifest: Manifest, name: str) -> str:
-    """A sentence for who asks for a relation `name` of a stage that was chained; else nothing."""
+    """A sentence for somebody who asks for a relation `name` of a stage that was chained; else nothing."""
     for uid, host in chained_in(manifest).items():
         if name.rpartition(".")[2].lower() == uid.lower():
             return (

@@ -56,7 +56,7 @@ def check_root(root: str, what: str) -> str:
     """A Merkle root as a person gives it, in lower case, or Misuse."""
     if not re.fullmatch("[0-9a-f]{64}", root.lower()):
         raise Misuse(
-            f"{what} {root!r} is no root: a root is 64 hex digits.",
+            f"{what} {root!r} is not a root: a root is 64 hex digits.",
             untouched="Nothing was done.",
             next="`strobe savepoint`, `inspect` and `verify` print it; give all of it.",
         )

@@ -4,8 +4,8 @@ Who must have recorded what is taken from the graph, never from the records: a c
 forgot is a violation. A channel of a manifest is either one channel of the graph, with its id (live hosts), or the log
 that a node writes, whatever number of channels of the graph it stands for, with the node's uid as its id (pipelines).
 
-A channel without positions (one that reorders: which of its messages were received is no prefix) has nothing to judge
-here; its content is checked from a journal.
+A channel without positions (one that reorders: the messages received are not a prefix of those sent) has nothing to
+judge here; its content is checked from a journal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["InconsistentCut", "check_manifest"]
 
 
 class InconsistentCut(Damaged):
-    """The parts of a snapshot are no consistent cut: it is refused, and nothing of it is written."""
+    """The parts of a snapshot are not a consistent cut: it is refused, and nothing of it is written."""
 
 
 def check_manifest(manifest: Manifest, previous: Manifest | None = None) -> tuple[Violation, ...]:

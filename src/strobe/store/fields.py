@@ -8,6 +8,7 @@ from typing import TypeVar
 from strobe.model.cut import Json
 from strobe.model.errors import StrobeError
 from strobe.model.strict_json import NotJson, check_value
+from strobe.model.text import shortened
 
 __all__ = ["Fault", "Fields", "short"]
 
@@ -19,8 +20,7 @@ class Fault(Exception):
 
 
 def short(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return shortened(repr(value), 60)
 
 
 class Fields:

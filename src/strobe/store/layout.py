@@ -14,8 +14,11 @@ jobs/<job>/
   history.jsonl                                      every snapshot that was tried, a line each
   verdicts.jsonl                                     what invariants were found to be, snapshot by snapshot
   releases.jsonl                                     what people have released that was held
-  logs/driver.log
-  stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that line of history
+  logs/driver.log, spark.log
+  journal/graph.json, …                              what the nodes of a live system have written of their run
+  stages/<uid>/t<timeline>/spark                     the stage's Spark checkpoint on that timeline
+  stages/<uid>/t<timeline>.<generation>/spark        the same since that takeover
+  stages/<uid>/starts-t<timeline>.json               where the stage begins there, if it has not run yet
   channels/<uid>                                     a Delta table
   sinks/<uid>/<sink>/ledger.json, t<timeline>/…      what a sink has prepared, and staged, before it is visible
   snapshots/chk-000012/manifest.json                 checkpoints, which share
@@ -54,6 +57,8 @@ _WRITER = re.compile(r"writer-([1-9][0-9]*)")
 _EPOCH = re.compile(r"([0-9]{8,})\.json")
 _EPOCH_PREFIX = re.compile(r"epoch-([1-9][0-9]*)/")
 _DRIVER = re.compile(r"driver-([1-9][0-9]*)")
+_LINE = re.compile(r"t([0-9]+)(?:\.([1-9][0-9]*))?")
+_STARTS = re.compile(r"starts-t([0-9]+)\.json")
 
 
 def snapshot_name(snapshot: SnapshotId, *, savepoint: bool = False) -> str:
@@ -62,7 +67,7 @@ def snapshot_name(snapshot: SnapshotId, *, savepoint: bool = False) -> str:
 
 
 def parse_snapshot_name(name: str) -> SnapshotId | None:
-    """The number in a snapshot's name, or None if it is no such name."""
+    """The number in a snapshot's name, or None if it is not such a name."""
     match = _NAME.fullmatch(name)
     if match is None or int(match[1]) == 0 or name[4:] != f"{int(match[1]):06d}":
         return None
@@ -221,9 +226,31 @@ class JobLayout(_Blobs):
         line = f"t{timeline}" if generation == 0 else f"t{timeline}.{generation}"
         return f"{self.stage(uid)}/{line}/spark"
 
+    @staticmethod
+    def line_of(name: str) -> tuple[Timeline, int] | None:
+        """The timeline and generation whose directory below a stage has this name; None if it is not such a name."""
+        match = _LINE.fullmatch(name)
+        return (Timeline(int(match[1])), int(match[2] or 0)) if match else None
+
+    @staticmethod
+    def starts_beside(line: str) -> str:
+        """The file that says where a stage begins, beside its directory of the name `line`. All generations of a
+        timeline share it: a stage that has not begun has no checkpoint to take over."""
+        return f"starts-{line.partition('.')[0]}.json"
+
+    @staticmethod
+    def starts_of(name: str) -> Timeline | None:
+        """The timeline of such a file; None if it does not have such a name."""
+        match = _STARTS.fullmatch(name)
+        return Timeline(int(match[1])) if match else None
+
+    @property
+    def channels(self) -> str:
+        return f"{self.root}/channels"
+
     def channel(self, uid: NodeId) -> str:
         """The Delta table that the stage's output goes to."""
-        return f"{self.root}/channels/{check_uid(uid)}"
+        return f"{self.channels}/{check_uid(uid)}"
 
     @property
     def sinks(self) -> str:
@@ -256,7 +283,7 @@ class JobLayout(_Blobs):
 
     @staticmethod
     def driver_of(name: str) -> int | None:
-        """The incarnation whose directory has this name, or None if it is no such name."""
+        """The incarnation whose directory has this name, or None if it is not such a name."""
         match = _DRIVER.fullmatch(name)
         return int(match[1]) if match else None
 
@@ -321,6 +348,16 @@ class JobLayout(_Blobs):
     @property
     def driver_log(self) -> str:
         return f"{self.logs}/driver.log"
+
+    @property
+    def spark_log(self) -> str:
+        """What Spark's JVM has written."""
+        return f"{self.logs}/spark.log"
+
+    @property
+    def journal(self) -> str:
+        """What the nodes of a live system write of their run, and the graph that it is of."""
+        return f"{self.root}/journal"
 
 
 @dataclass(frozen=True, slots=True)

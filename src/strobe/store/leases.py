@@ -37,7 +37,7 @@ class Lease:
         self._path, self._file, self._process = path, file, os.getpid()
 
     def release(self) -> None:
-        """Letting go twice is no fault."""
+        """Letting go twice is not an error."""
         if self._file >= 0:
             file, self._file = self._file, -1
             if os.getpid() == self._process:

@@ -76,7 +76,7 @@ def checkpoints_of(home: Path, job: str) -> SnapshotStore:
 
 
 def checkpoint_ids(home: Path, job: str) -> tuple[SnapshotId, ...]:
-    """Which checkpoints a job has, oldest first, for who wants to know no more of them."""
+    """Which checkpoints a job has, oldest first, by their ids alone."""
     objects = open_objects(place_of(home, job))
     layout = current_layout(objects, job)
     found = (layout.snapshot_of(key) for key in objects.list(layout.manifests))

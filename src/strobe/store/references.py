@@ -79,7 +79,7 @@ class References:
                     del self._pins[blob]
 
     def made_durable(self, blobs: Iterable[str]) -> None:
-        """For blobs that the caller has pinned."""
+        """Note that these blobs, which the caller has pinned, are durable."""
         with self._changed:
             self._durable.update(blobs)
 

@@ -43,7 +43,7 @@ _decode = msgspec.json.Decoder(Release).decode
 
 
 def append_release(home: Path, job: str, release: Release) -> None:
-    """For whoever owns the job. Durable on return."""
+    """Note a release, for whoever owns the job. Durable on return."""
     append_line(home / JobLayout(job).releases, msgspec.json.encode(release))
 
 

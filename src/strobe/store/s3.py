@@ -266,7 +266,7 @@ class S3Store:
             return Misuse(
                 f"There is no bucket {self.bucket!r} at {self._endpoint}.",
                 untouched="Nothing was changed.",
-                next="Make the bucket, or mend the address or AWS_ENDPOINT_URL.",
+                next="Make the bucket, or fix the address or AWS_ENDPOINT_URL.",
             )
         if isinstance(error, FileNotFoundError):
             return Absent(f"There is no {where}.", untouched="Nothing was changed.")

@@ -3,7 +3,7 @@
 Each writer has a directory of its own below `<root>/.tmp` and holds a lock in it for as long as it lives; the kernel
 lets go of the lock when the process ends, however it ends. A directory whose lock is free is stale, and any writer may
 remove it. So nothing half-written outlives the next start, and no writer ever removes what another is writing, be it
-in this process or in another one. What is no directory of ours (a link, above all) is neither written to nor removed.
+in this process or in another one. What is not our directory (a link, above all) is neither written to nor removed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The small files of a home: what a driver says of itself, its memory, ledgers, notes.
+"""The small files of a home: what a driver says of itself, the job record, ledgers, notes.
 
 A home is trusted, but files in it may be torn, or be something else by now: a pipe that nobody writes to, a sparse file
-of terabytes, JSON that is nested until the stack ends. Who reads one gets it as a whole, or an OSError or ValueError at
-once.
+of terabytes, JSON that is nested until the stack ends. A caller gets all of it, or an OSError or ValueError at once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["as_kind", "open_regular", "read_as", "read_object", "read_small"]
 
 T = TypeVar("T")
 
-_LARGEST: Final = 64 << 20  # bytes; the memory of a job has a description of every stage
+_LARGEST: Final = 64 << 20  # bytes; a job record has a description of every stage
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
@@ -34,7 +33,7 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o600) 
 
 
 def read_small(path: Path, most: int = _LARGEST) -> bytes:
-    """All of it; OSError if it is not there, no regular file, or has more than `most` bytes."""
+    """All of it; OSError if it is not there, is not a regular file, or has more than `most` bytes."""
     with open(path, "rb", opener=open_regular) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, "it is larger than such a file can be", str(path))

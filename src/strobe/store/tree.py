@@ -55,12 +55,12 @@ class Tree:
             return None
 
     def unlink(self, key: str) -> None:
-        """Removes a file, or a link itself. Absent ones are no fault."""
+        """Removes a file, or a link itself. It may be absent."""
         with contextlib.suppress(FileNotFoundError), self._at(key) as (above, name):
             os.unlink(name, dir_fd=above)
 
     def move(self, key: str, target: Path) -> None:
-        """Moves what is there, itself and not what it leads to. Absent ones are no fault, as long as there is a place
+        """Moves what is there, itself and not what it leads to. It may be absent, as long as there is a place
         to move to."""
         try:
             with self._at(key) as (above, name):
@@ -177,7 +177,7 @@ def open_regular(path: str | Path, described: Path | None = None, *, dir_fd: int
 
 
 def copy_regular(source: Path, target: Path) -> None:
-    """The bytes of a regular file, which is no link, to a new file."""
+    """The bytes of a regular file, which is not a link, to a new file."""
     with open_regular(source) as read, target.open("xb") as write:
         shutil.copyfileobj(read, write)
 

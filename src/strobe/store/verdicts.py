@@ -29,7 +29,7 @@ def _path(home: Path, job: str) -> Path:
 
 
 class VerdictLog:
-    """For the driver that owns the job."""
+    """The verdicts of a job, written by the driver that owns it."""
 
     def __init__(self, home: Path, job: str) -> None:
         self._path = _path(home, job)

@@ -35,7 +35,7 @@ class Address:
         host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
         if not (port.isascii() and port.isdecimal()) or int(port) > 65535 or not host:
             raise Misuse(
-                f"--metrics {text!r} is no port.",
+                f"--metrics {text!r} is not a port.",
                 untouched="Nothing was started.",
                 next="Write --metrics 9249, or --metrics 0.0.0.0:9249 to be reached from elsewhere.",
             )
@@ -66,7 +66,7 @@ def _registry(source: Source) -> CollectorRegistry:
 
 
 def render(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
-    """As text, in the format that `accept` (of an HTTP request) asks for, and its content type."""
+    """The families as text, in the format that `accept` (of an HTTP request) asks for, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(_registry(lambda: families)), content_type
 

@@ -43,7 +43,7 @@ class Family:
 
 
 Subject = TypeVar("Subject")
-# One value, or one for each value of the metric's last label; None is no sample.
+# One value, or one for each value of the metric's last label; None is not a sample.
 Values: TypeAlias = float | Mapping[str, float | None] | None
 
 

@@ -1,7 +1,7 @@
 """The metrics of a job on Spark: a pure function of its status, wherever that comes from.
 
 Names are Flink's where Flink has the metric, in Prometheus' spelling: words joined by underscores, base units, `_total`
-for what only rises. `docs/reference/metrics.md` is held against these tables by a test.
+for what only rises. A test compares `docs/reference/metrics.md` with these tables.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ SINK_METRICS: Final = (
           flink="numRecordsSendErrors"),
     _sink("parts_in_doubt", MetricKind.GAUGE, "Parts that a complete snapshot names and that may not be visible yet",
           lambda s: float(s.in_doubt)),
-    _sink("parts_held", MetricKind.GAUGE, "Parts that invariants keep back", lambda s: float(s.held)),
+    _sink("parts_held", MetricKind.GAUGE, "Parts that invariants hold back", lambda s: float(s.held)),
     _sink("parts_prepared", MetricKind.GAUGE, "Parts that wait for their snapshot", lambda s: float(s.prepared)),
     _sink("failures_in_a_row", MetricKind.GAUGE, "Failed attempts to do what is due, since the last that succeeded",
           lambda s: float(s.failures)),

@@ -76,7 +76,7 @@ class NotDelivered(Exception):
 
 class Target(Protocol):
     def deliver(self, notice: Notice) -> None:
-        """Or NotDelivered."""
+        """Deliver it, or raise NotDelivered."""
 
     def describe(self) -> str: ...
 
@@ -103,7 +103,7 @@ def _misuse(what: str) -> Misuse:
 
 
 def read_secret(environment: Mapping[str, str]) -> bytes | None:
-    """From STROBE_NOTIFY_SECRET, or from the file that STROBE_NOTIFY_SECRET_FILE names."""
+    """The secret in STROBE_NOTIFY_SECRET, or in the file that STROBE_NOTIFY_SECRET_FILE names."""
     given, file = environment.get("STROBE_NOTIFY_SECRET"), environment.get("STROBE_NOTIFY_SECRET_FILE")
     try:
         secret = given.encode() if given else Path(file).read_bytes().strip() if file else None

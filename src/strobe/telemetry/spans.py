@@ -3,7 +3,7 @@
 A snapshot is a trace: a span from its trigger to its end, below it one for each stage or node, below that one for each
 phase of its part, and one for the manifest. All times are those that the host has measured; nothing is measured here.
 
-What is sent where is for the standard variables to say (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, …). Spans are
+The standard variables say what is sent where (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, …). Spans are
 sent in the background, and thrown away if the receiver does not keep up or is not there.
 """
 
@@ -65,7 +65,7 @@ class Spans:
         self._tracer = self._provider.get_tracer("strobe", __version__)
 
     def stop(self) -> None:
-        """Send what is left, if that goes quickly."""
+        """Send what is left, if that is quick."""
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(_GOODBYE)
@@ -116,7 +116,7 @@ class Spans:
         root.end(_ns(ended))
 
     def _begin(self, name: str, began: float, context: Context | None, attributes: Attributes) -> Span:
-        # A new context for what has no parent: whatever the thread is in is none of ours.
+        # A new context for what has no parent: the thread's own context may belong to somebody else.
         named = {**self._attributes, **attributes}
         return self._tracer.start_span(name, context or Context(), start_time=_ns(began), attributes=named)
 

@@ -34,7 +34,7 @@ class SinkContract:
     output_mode: str = "append"
     ordered: bool = False  # `visible` gives the rows in the order of batches, and that is promised
     fenced: bool = False  # a driver that was given up and wakes again is refused
-    points: int = 8  # at most so many lines of a call are looked at, and died at
+    points: int = 8  # at most so many lines of a call are tested, by a look before them and by a crash there
 
     # ── yours ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -63,7 +63,8 @@ class SinkContract:
         """The process of this sink is gone. Close what the operating system would have closed, and nothing more."""
 
     def sources(self, sink: Sink) -> set[str]:
-        """The files whose lines are looked at, and died at: where the sink's class and its bases are written."""
+        """The files whose lines are tested, by a look and by a crash: where the sink's class and its bases are
+        written."""
         classes = [c for c in type(sink).__mro__ if c not in (object, Sink, TransactionalSink)]
         return {file for c in classes if c.__module__ != "abc" and (file := _file_of(c))}
 

@@ -1,7 +1,7 @@
 """Look at a sink, or stop it, at any line that it runs.
 
 A sink that is right at the end of each call may still be wrong in the middle: a reader sees half a batch, or a driver
-that dies there leaves something that the next one trips over. Python can call back before each line of chosen files,
+that dies there leaves something that makes the next one fail. Python can call back before each line of chosen files,
 so both can be tried without threads and without chance.
 """
 

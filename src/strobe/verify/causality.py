@@ -4,7 +4,7 @@ Theory
 ------
 Steps are atomic, so the relation is one between steps: a step happens before a later one of the same node, a step that
 sends a message happens before the step that receives it, and what follows by chaining. A recording or a marker stands
-between two steps. Markers are no messages of the application and order nothing here.
+between two steps. Markers are not messages of the application and order nothing here.
 
 The *clock* of an event holds, for each node, the last step that happens before it or contains it: its vector clock. A
 table of all clocks would need nodes x events numbers. A clock is found when asked for, by walking back from the
@@ -169,7 +169,7 @@ class Causality:
         event = self.history.events[position]
         if not isinstance(event, NodeEvent):
             raise Misuse(
-                f"A {type(event).__name__} is no event of a node: it happens neither before nor after one.",
+                f"A {type(event).__name__} is not an event of a node: it happens neither before nor after one.",
                 next="Compare sends, receipts, internal actions, recordings or markers.",
             )
         return event

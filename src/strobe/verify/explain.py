@@ -1,6 +1,6 @@
 """Which rule a message broke, and a sentence that says so.
 
-The balance of `strobe.verify.consistency` says *that* a message does not fit. Here it is told how: by where it was
+The balance of `strobe.verify.consistency` says *that* a message does not fit. Here is found out how, by where it was
 sent, where it was received, and how often the cut counts it.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from strobe.model.cut import Cut, Json, Message, canonical
 from strobe.model.events import Received, Recorded, Sent
 from strobe.model.graph import Channel
+from strobe.model.text import shortened
 from strobe.verify.history import Epoch, History
 from strobe.verify.violation import Place, Rule, Violation
 
@@ -159,8 +160,7 @@ def same(a: Json, b: Json) -> bool:
 
 
 def text_of(payload: Json) -> str:
-    text = canonical(payload).decode()
-    return text if len(text) <= 60 else text[:57] + "…"
+    return shortened(canonical(payload).decode(), 60)
 
 
 def name_of(channel: Channel) -> str:

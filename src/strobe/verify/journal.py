@@ -9,7 +9,7 @@ canonical form, so the same run gives the same bytes.
 A reader either gets exactly what was written or a `Damaged` that names the file, the line and the fault. The end line
 makes a cut-off file visible, its hash makes a changed byte visible, and each line is checked for its shape and for
 nodes and channels that the header's graph does not have. Whether the *run* was right is for the checkers to say: a
-message received twice is no damage.
+message that was received twice is not damage.
 
 Only the order of one node's lines means anything. Journals of live systems are merged from one file per node.
 """
@@ -30,6 +30,7 @@ from strobe.model.errors import Damaged, Misuse, StrobeError
 from strobe.model.events import Event
 from strobe.model.graph import Graph, graph_from_json, graph_to_json
 from strobe.model.ids import NodeId
+from strobe.model.text import shortened
 from strobe.verify.lines import Fault, encode, fields_of, readers
 
 __all__ = ["FORMAT", "Header", "Journal", "JournalWriter", "read_journal"]
@@ -232,11 +233,11 @@ def _check_end(
     number, last = len(lines), lines[-1]
     end = _located(name, number, lambda: _value(decode, last))
     if not isinstance(end, list) or end[:1] != ["end"]:
-        # A whole last line that is no end line: either the file was cut between lines, or this line is broken.
+        # A whole last line that is not an end line: either the file was cut between lines, or this line is broken.
         fault = (
             "the file breaks off after this line: there is no end line"
             if isinstance(end, list) and end and isinstance(end[0], str) and end[0] in kinds
-            else f"this is no end line: {_short(last)}"
+            else f"this is not an end line: {_short(last)}"
         )
         raise _damaged(name, number, fault)
     if len(end) != 3 or end[1].__class__ is not int or not isinstance(end[2], str):
@@ -249,11 +250,11 @@ def _check_end(
 
 
 def _refuse(constant: str) -> Json:
-    raise Fault(f"{constant} is no JSON value")
+    raise Fault(f"{constant} is not a JSON value")
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "…")
+    return repr(shortened(text, 60))
 
 
 def _value(decode: Callable[[str], tuple[Json, int]], line: str) -> Json:
@@ -298,7 +299,7 @@ def _explain(error: Exception, line: str, graph: Graph, kinds: Mapping[str, obje
 
 def _header(value: Json) -> Header:
     if not isinstance(value, dict) or "strobe-journal" not in value:
-        raise Fault("this is no header of a journal (it has no 'strobe-journal')")
+        raise Fault("this is not the header of a journal (it has no 'strobe-journal')")
     if value["strobe-journal"] != FORMAT:
         raise Fault(f"the journal has format {value['strobe-journal']!r}, and this Strobe reads format {FORMAT}")
     try:

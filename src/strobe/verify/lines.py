@@ -99,8 +99,8 @@ def _cut(value: Json, nodes: Mapping[str, NodeId], channels: Mapping[str, Channe
 def readers(graph: Graph) -> dict[str, Callable[[list[Json]], Event]]:
     """One function per kind of event. Looking names up in the graph checks them and shares one string for each.
 
-    A wrong number of fields raises ValueError, an unknown name KeyError or TypeError; the reader of the file finds the
-    words. The path that a million good lines take does nothing but unpack, look up and build.
+    A wrong number of fields raises ValueError, an unknown name KeyError or TypeError; the reader of the file says what
+    is wrong. The path that a million good lines take does nothing but unpack, look up and build.
     """
     nodes: dict[Json, NodeId] = {n: n for n in graph.nodes}
     channels: dict[Json, ChannelId] = {c.id: c.id for c in graph.channels}

@@ -56,7 +56,7 @@ class Proof:
 
 
 class _Difference(Exception):
-    """The replay and the journal part here."""
+    """Here the replay and the journal differ."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ one internal action or one receipt, and record between steps. Channels number th
 what was sent, once, and in order where they promise it. Some order of all steps puts causes before effects. A restart
 begins from the snapshot that it names.
 
-A channel that loses or duplicates is not at odds with its own nature, but a message received twice is with law 3, and
-is reported; a lost one harms the cuts that miss it, and is reported there.
+A channel may be allowed to lose or duplicate. Still, a message that is received twice breaks law 3, and is reported; a
+lost one is reported for the cuts that miss it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _unknown_node(position: int, event: Event) -> Violation:
     return Violation(
         Rule.UNKNOWN_NAME,
         f"The journal (line {position + 2}) has an event of {event.node!r}, "  # type: ignore[union-attr]
-        "which is no node of the graph.",
+        "which is not a node of the graph.",
         second=Place(position, event),
     )
 

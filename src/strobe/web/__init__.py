@@ -6,5 +6,5 @@ what needs Spark or Delta (a dry run, a look at tables) is done by the `strobe` 
 In the order in which they are used: `serving` binds the port and runs the server; `application` has the routes;
 `security` decides who may ask; `operations` is the registry of `/api/v1`, described by `description`; `home_reader`,
 `snapshot_reader` and `system_reader` read, `statuses` asks running jobs, `commands` performs what people order;
-`drawing` lays out graphs; `events` tells a page that looks what has changed. `views` are the records that go out.
+`drawing` lays out graphs; `events` tells open pages what has changed. `views` are the records of the API's answers.
 """

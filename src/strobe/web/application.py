@@ -65,7 +65,7 @@ def application(desk: Desk, access: Access) -> Secured:
 
     async def metrics(request: Request) -> Response:
         try:
-            from strobe.web.scraping import scrape  # what it is written with is an extra
+            from strobe.web.scraping import scrape  # the writer of metrics needs an extra
         except ModuleNotFoundError as error:
             return _refused(404, missing_extra(error) or Failed(str(error)))
         work = functools.partial(scrape, desk.jobs, request.headers.get("accept", ""))
@@ -94,7 +94,8 @@ def application(desk: Desk, access: Access) -> Secured:
 
 
 class _Files(StaticFiles):
-    """Asked for again at each visit, and sent if they have changed: a newer Strobe must not meet an older script."""
+    """Static files. Browsers ask again at each visit, and get them if they have changed: a newer Strobe must not run
+    with an older script."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
@@ -120,7 +121,7 @@ def _endpoint(
             why = (
                 str(error)
                 if isinstance(error, msgspec.DecodeError)
-                else f"one of {', '.join(operation.query)} is no number"
+                else f"one of {', '.join(operation.query)} is not a number"
             )
             return _refused(400, Misuse(f"The request cannot be read: {why}.", untouched="Nothing was changed."))
         act = functools.partial(operation.act, desk, request.path_params, numbers, body)

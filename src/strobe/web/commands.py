@@ -1,7 +1,7 @@
 """What people order on the page. Orders to running jobs go over their control API; what needs Spark, Delta or the job's
 lock is done by the `strobe` command, in a process of its own, which ends with this server at the latest.
 
-An order that was given is the job's: it goes on when the page is closed.
+Once given, an order is carried out by the job, also if the page is closed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from strobe.hosts.live.system.commands import ask as ask_system
 from strobe.hosts.spark.job.control import call_job
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import check_uid
+from strobe.model.text import shortened
 from strobe.store.holding import is_held
 from strobe.store.runtime import UNKNOWN, read_runtime
 from strobe.web.snapshot_reader import SnapshotReader
@@ -39,7 +40,7 @@ class Commands:
     """Safe to use from several threads."""
 
     def __init__(self, home: Path, snapshots: SnapshotReader, *, in_bucket: bool = False) -> None:
-        """`in_bucket`: the home has nothing but notes of where checkpoints are, and those are named by address."""
+        """`in_bucket`: the home has only notes of where checkpoints are, and these are named by address."""
         self._home = home
         self._in_bucket = in_bucket
         self._snapshots = snapshots
@@ -49,7 +50,7 @@ class Commands:
     # ── running jobs and systems ────────────────────────────────────────────────────────────────────────────────────
 
     def order(self, job: str, what: str, body: dict[str, Any]) -> Answer:
-        """`what` the control API calls it. Returns when it is done."""
+        """Order `what`, by its name in the control API. Returns when it is done."""
         self._check_running(job)
         return Answer(call_job(self._home, job, "POST", f"/v1/{what}", body, timeout=None))
 
@@ -65,11 +66,11 @@ class Commands:
         return done
 
     def verify(self, job: str, snapshot: int) -> Answer:
-        """Every byte, and the cut. What it finds is an answer, not a failure."""
+        """Check every byte, and the cut. What it finds is an answer, not a failure."""
         return Answer(self._strobe("verify", self._name(job, snapshot), may_fail=True))
 
     def restorable(self, job: str, snapshot: int) -> Restorable:
-        """Whether everything is still there that a checkpoint needs besides itself. A savepoint needs nothing."""
+        """Whether everything that a checkpoint needs besides itself is still there. A savepoint needs nothing."""
         if snapshot not in (self._snapshots.kept(job) or ()):
             self._name(job, snapshot)
             return Restorable(snapshot, "")
@@ -145,7 +146,7 @@ class Commands:
         """What it answered, and its exit code; its error, if it ends with one."""
         ours = ["--json", "--home", str(self._home / "none" if self._in_bucket else self._home)]
         line = [sys.executable, "-P", "-m", "strobe.cli.main", command, *ours, *options]
-        # What a person typed is an argument, whatever it begins with.
+        # Options end here: what a person typed is an argument, even if it begins with a dash.
         line += ["--", *arguments] if command == "sql" else arguments
         try:
             done = subprocess.run(
@@ -170,4 +171,4 @@ class Commands:
 def _cell(value: Any) -> str:
     """A value for people to read."""
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)

@@ -15,7 +15,7 @@ __all__ = ["openapi"]
 
 _STATUSES = {
     "400": "the request cannot be read",
-    "401": "the token is missing, or does not fit",
+    "401": "the token is missing or wrong",
     "403": "another site asks, or the page is read-only",
     "404": "there is no such job, system or snapshot",
     "409": "refused: nothing was started",

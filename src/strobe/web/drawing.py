@@ -63,7 +63,7 @@ def draw(nodes: Sequence[str], links: Iterable[Link]) -> Drawing:
 
 
 def _split(nodes: tuple[str, ...], links: tuple[Link, ...]) -> tuple[list[Link], list[Link]]:
-    """Those that go forward, and those that close a loop. Without recursion: a chain may be long."""
+    """The links that go forward, and those that close a loop. Without recursion: a chain may be long."""
     outgoing: dict[str, list[Link]] = defaultdict(list)
     entered = {link.target for link in links if not link.feedback and link.source != link.target}
     backward = {link for link in links if link.feedback or link.source == link.target}
@@ -91,7 +91,7 @@ def _split(nodes: tuple[str, ...], links: tuple[Link, ...]) -> tuple[list[Link],
 
 
 def _layers(nodes: tuple[str, ...], forward: list[Link]) -> dict[str, int]:
-    """As far left as what it reads allows."""
+    """The layer of each node: as far left as what it reads allows."""
     layer = dict.fromkeys(nodes, 0)
     waiting = dict.fromkeys(nodes, 0)
     outgoing: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Tells pages that look what has changed, and does nothing when nobody looks.
+"""Tells open pages what has changed, and does nothing while no page is open.
 
 What is watched is read again every half second for as long as somebody watches, once for all who do; while a barrier is
 under way, more often. An event goes out when the answer differs from the last one.
@@ -47,7 +47,7 @@ class Events:
         return tuple(self._topics)
 
     def reading(self, watch: str) -> Callable[[], Any] | None:
-        """How to read what is to be watched; None if that is nothing."""
+        """How to read what is to be watched; None if there is no such thing."""
         kind, _, name = watch.partition("/")
         if watch == "jobs":
             return self._desk.jobs.jobs
@@ -100,7 +100,7 @@ class Events:
             if body != before:
                 before, topic.last = body, event
                 for queue in topic.watchers:
-                    if queue.full():  # a page that does not keep up gets the newest
+                    if queue.full():  # a slow page skips to the newest answer
                         with contextlib.suppress(asyncio.QueueEmpty):
                             queue.get_nowait()
                     queue.put_nowait(event)

@@ -28,7 +28,7 @@ class HomePlace:
     """Safe to use from several threads."""
 
     def __init__(self, home: Path | str) -> None:
-        """Misuse if it is no home: nothing is made there by looking."""
+        """Misuse if it is not a home: nothing is made there by looking."""
         self._bucket: S3Store | None = None
         self._lock = threading.Lock()
         self._until = 0.0
@@ -54,7 +54,7 @@ class HomePlace:
         return self._bucket is not None
 
     def refresh(self) -> None:
-        """Jobs that are new in a bucket are found now and then; a store that cannot be asked changes nothing."""
+        """Look for new jobs in the bucket, now and then; if the store cannot be asked, nothing changes."""
         with self._lock:
             if self._bucket is None or time.monotonic() < self._until:
                 return
@@ -83,7 +83,7 @@ def check_home(home: Path) -> Path:
         )
     if not (home / JOBS).is_dir():
         raise Misuse(
-            f"{home} is no home directory of Strobe: it has no {JOBS!r} in it.",
+            f"{home} is not a home directory of Strobe: it has no {JOBS!r} in it.",
             untouched="Nothing was started.",
             next="Name the directory that `strobe run --home` has; by default that is .strobe where the job was run.",
         )

@@ -26,7 +26,7 @@ from strobe.web.views import BarrierView, ChannelView, JobRow, JobView, StageVie
 
 __all__ = ["HomeReader"]
 
-_OWN: Final = ("uid", "state", "error")  # of a stage's status: what is no figure
+_OWN: Final = ("uid", "state", "error")  # of a stage's status: what is not a figure
 _NOT_FACTS: Final = ("job", "state", "stages", "checkpoints", "sinks", "channels", "barriers", "error", "seconds")
 
 
@@ -52,12 +52,12 @@ class HomeReader:
         return self._runtime(name).kind
 
     def names(self) -> tuple[str, ...]:
-        """Of all jobs and live systems."""
+        """The names of all jobs and live systems."""
         self._place.refresh()
         return jobs_in(self.home)
 
     def jobs(self) -> list[JobRow]:
-        """All of them; those that run are asked side by side."""
+        """All jobs and live systems; those that run are asked in parallel."""
         return list(self._pool.map(lambda name: self.row(name)[0], self.names()))
 
     def row(self, name: str) -> tuple[JobRow, Asked]:
@@ -168,7 +168,7 @@ def _of(status: Mapping[str, Any], uid: str) -> dict[str, Any]:
 def _graph(
     status: Mapping[str, Any], manifest: Manifest | None
 ) -> tuple[list[str], list[Link], list[ChannelView], str]:
-    """From the running job; if it does not run, from its newest snapshot."""
+    """The graph as the running job says; if it does not run, as its newest snapshot does."""
     in_flight = _in_flight(manifest)
     told = _convert(status.get("channels"), list[ChannelView])
     if status and told is not None:
@@ -243,7 +243,7 @@ def _mood(uid: str, status: Mapping[str, Any], held: set[str], row: JobRow) -> s
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """None if it is not that: a job of another version may say it in another way."""
+    """None if it does not fit: a job of another version may answer in another form."""
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:

@@ -36,7 +36,7 @@ Given = dict[str, Any]
 
 
 class NotThere(Misuse):
-    """A job, system or snapshot that nobody knows."""
+    """The job, system or snapshot does not exist."""
 
 
 # ── what requests take ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,7 +158,7 @@ _JOB: Final = "/jobs/{job}"
 _ONE: Final = "/jobs/{job}/snapshots/{snapshot:int}"
 _SYSTEM: Final = "/systems/{job}"
 OPERATIONS: Final = (
-    Operation("session", "GET", "/session", "whom one speaks to", Session, lambda d, a, n, b: d.session()),
+    Operation("session", "GET", "/session", "which home is shown", Session, lambda d, a, n, b: d.session()),
     Operation("jobs", "GET", "/jobs", "all jobs and live systems", list[JobRow], lambda d, a, n, b: d.jobs.jobs()),
     Operation(
         "job", "GET", _JOB, "a job: its graph, its stages, barriers under way", JobView,

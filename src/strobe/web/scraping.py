@@ -19,13 +19,13 @@ ANSWERS = Metric("strobe_up", MetricKind.GAUGE, "1 if the job or system runs and
 
 
 def scrape(jobs: HomeReader, accept: str) -> tuple[bytes, str]:
-    """As text, and its content type."""
+    """The metrics as text, and its content type."""
     families: list[Family] = []
     answers: list[Sample] = []
     for name in jobs.names():
         row, asked = jobs.row(name)
         answers.append(Sample((name, row.kind), 1.0 if asked.status is not None else 0.0))
-        with contextlib.suppress(StrobeError):  # one of another version says it in another way
+        with contextlib.suppress(StrobeError):  # a job of another version answers in another form
             if asked.status is not None:
                 live = row.kind == "live"
                 families += (

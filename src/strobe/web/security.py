@@ -1,11 +1,11 @@
 """Who may ask: an ASGI layer in front of everything.
 
-- *Host*: only the names that the server knows itself by. Another site's name that resolves to this machine is refused,
+- *Host*: only the server's own names. Another site's name that resolves to this machine is refused,
   before anything is looked at.
 - *Token*: it comes once in the address that the terminal prints, and is exchanged for a cookie that scripts cannot read
   and other sites cannot send. Programs send it as `Authorization: Bearer`.
 - *Origin*: what changes something comes from the page itself, or from a program.
-- *Read-only*: nothing changes anything.
+- *Read-only*: requests that would change something are refused.
 - Every answer forbids scripts, styles, frames and connections from elsewhere.
 """
 
@@ -58,12 +58,12 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """Cookies know no ports: two servers on one machine must not take each other's away."""
+        """The cookie's name. Cookies ignore ports, so two servers on one machine must use different names."""
         return f"strobe-{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
     @property
     def cookie_value(self) -> str:
-        """Not the token itself: who reads the cookie knows nothing that goes into an address."""
+        """Not the token itself: somebody who reads the cookie cannot make an address with it."""
         return hmac.new(self.token.encode(), b"cookie", hashlib.sha256).hexdigest()
 
     def set_cookie(self) -> bytes:
@@ -100,7 +100,7 @@ class Secured:
         await self._application({**scope, "path": path, "raw_path": path.encode()}, receive, _with_headers(send))
 
     def _inner(self, path: str) -> str | None:
-        """Without the base path: a proxy may take it away, or leave it. None if its slash is missing."""
+        """The path without the base path, which a proxy may remove or leave. None if its slash is missing."""
         base = self._access.base
         if base and path == base:
             return None
@@ -140,7 +140,7 @@ class Secured:
         return given is not None and _same(given.value, self._access.cookie_value)
 
     async def _stranger(self, send: Send, path: str, *, wrong: bool) -> None:
-        what = "The token does not fit." if wrong else "This page asks who you are, and does not know you yet."
+        what = "The token is wrong." if wrong else "This page asks who you are, and does not know you yet."
         refusal = Refusal(
             what,
             "Nothing was shown.",

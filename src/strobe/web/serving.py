@@ -45,7 +45,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Bound, and about to be served."""
+    """A page whose port is bound and which is about to be served."""
 
     socket: socket.socket
     access: Access
@@ -59,7 +59,7 @@ class Served:
 
 
 def bind(options: Options) -> Served:
-    """Everything that can be wrong is said here."""
+    """Check the options and bind the port: everything that can be wrong is found here."""
     home = HomePlace(options.home)
     token = os.environ.get(_TOKEN) or secrets.token_urlsafe(32)
     if len(token) < _SHORTEST:
@@ -94,13 +94,13 @@ def bind(options: Options) -> Served:
 
 
 def serve(served: Served, ready: Callable[[], None] = lambda: None) -> None:
-    """Until SIGINT or SIGTERM. `ready` is called once pages are answered."""
+    """Serve until SIGINT or SIGTERM. `ready` is called once pages are answered."""
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         server_of(served, ready).run(sockets=[served.socket])
 
 
 def server_of(served: Served, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """Ends when its `should_exit` is set, too."""
+    """The server. It also ends when its `should_exit` is set."""
     desk = Desk(served.home, read_only=served.read_only)
     config = uvicorn.Config(
         application(desk, served.access),
@@ -131,7 +131,7 @@ def _public(url: str) -> SplitResult | None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise Misuse(
-            f"{url!r} is no address of a page.", untouched="Nothing was started.",
+            f"{url!r} is not the address of a page.", untouched="Nothing was started.",
             next="Such as --public-url https://ops.example.org/strobe",
         )  # fmt: skip
     return parts
@@ -142,7 +142,7 @@ def _unbound(options: Options, error: OSError) -> Failed:
     if error.errno == errno.EADDRINUSE:
         return Failed(
             f"Port {options.port} is in use on {options.host}: perhaps `strobe ui` runs already.",
-            untouched="Nothing was started, and whoever has the port was left alone.",
+            untouched="Nothing was started, and the process that has the port was left alone.",
             next="Choose another one: --port N, or --port 0 for one that is free.",
         )
     return Failed(

@@ -23,6 +23,7 @@ from strobe.hosts.spark.home.history import (
 from strobe.model.cut import Cut
 from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import NodeId, SnapshotId
+from strobe.model.text import shortened
 from strobe.store.chained import chained_links
 from strobe.store.codec import root_of
 from strobe.store.filesystem import FilesystemStore
@@ -55,7 +56,7 @@ class SnapshotReader:
     """Safe to use from several threads."""
 
     def __init__(self, home: Path, in_bucket: bool = False) -> None:
-        """`in_bucket`: the home has nothing but notes of where checkpoints are."""
+        """`in_bucket`: the home has only notes of where checkpoints are."""
         self._home = home
         self._channels = None if in_bucket else home
         self._lock = threading.Lock()
@@ -66,7 +67,7 @@ class SnapshotReader:
     # ── the history ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def history(self, job: str) -> list[PastFigures]:
-        """All that were tried, oldest first; and those that are kept although nobody noted them."""
+        """All snapshots that were tried, oldest first, including kept ones that are not in the history."""
         path = self._home / JobLayout(job).history
         try:
             about = path.stat()
@@ -83,7 +84,7 @@ class SnapshotReader:
         return sorted([*known[1], *missing], key=lambda p: p.started) if missing else known[1]
 
     def kept(self, job: str) -> list[int] | None:
-        """None if their store cannot be asked. Those in a bucket are listed now and then only."""
+        """The checkpoints that are kept; None if their store cannot be asked. A bucket is listed only now and then."""
         now = time.monotonic()
         with self._lock:
             until, known = self._kept.get(job, (0.0, None))
@@ -100,12 +101,12 @@ class SnapshotReader:
         return found
 
     def forget(self, job: str) -> None:
-        """What is kept has changed."""
+        """Called when the kept snapshots have changed."""
         with self._lock:
             self._kept.pop(job, None)
 
     def page(self, job: str, before: int | None, limit: int) -> SnapshotPage:
-        """`before` that snapshot, at most `limit` of them."""
+        """A page of the history: at most `limit` snapshots, `before` that one."""
         past = self.history(job)
         kept = {*(self.kept(job) or ()), *self._savepoints(job)}
         older = [p for p in past if before is None or p.snapshot < before]
@@ -121,7 +122,7 @@ class SnapshotReader:
         return LastSnapshot(p.snapshot, p.kind, p.status, p.ended, p.duration_ms)
 
     def newest(self, job: str) -> Manifest | None:
-        """Of the newest checkpoint that is kept and can be read."""
+        """The manifest of the newest checkpoint that is kept and can be read."""
         for snapshot in reversed(self.kept(job) or []):
             try:
                 return self._load(in_job(checkpoints_of(self._home, job), SnapshotId(snapshot), self._channels))
@@ -132,7 +133,7 @@ class SnapshotReader:
     # ── one snapshot ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def one(self, job: str, snapshot: int) -> SnapshotView:
-        """From its manifest, or else from the history; Misuse if nobody knows it."""
+        """One snapshot, from its manifest or else from the history; Misuse if it is in neither."""
         past = read_past(self._home / JobLayout(job).history, snapshot)
         found = self.place(job, snapshot)
         if found is not None:
@@ -160,7 +161,7 @@ class SnapshotReader:
         return tuple(int(n.partition("-")[2]) for n in names if n.startswith("sav-") and n[4:].isdecimal())
 
     def _load(self, found: Located) -> Manifest:
-        """A manifest never changes; one that was disposed of, and its number with it, does not come again."""
+        """Load a manifest, once: it never changes, and the number of a deleted one is never used again."""
         key = (found.where, int(found.snapshot))
         with self._lock:
             known = self._manifests.get(key)
@@ -173,7 +174,7 @@ class SnapshotReader:
         return known
 
     def _kept_only(self, job: str, noted: Set[int] = frozenset()) -> list[PastSnapshot]:
-        """Those that are kept although nobody noted them."""
+        """Snapshots that are kept but not in the history."""
         past = []
         for snapshot in self.kept(job) or []:
             if snapshot in noted:
@@ -240,13 +241,13 @@ class SnapshotReader:
 
 
 def links_of(manifest: Manifest) -> list[Link]:
-    """With those from stages that are chained."""
+    """All links, including those from chained stages."""
     chained = [Link(uid, reader, False) for uid, reader in chained_links(manifest).items()]
     return [*chained, *(Link(c.source, c.target, c.feedback) for c in manifest.graph.channels)]
 
 
 def nodes_of(manifest: Manifest) -> list[NodeId]:
-    """With those that are chained."""
+    """All nodes, including chained stages."""
     return [*chained_links(manifest), *manifest.graph.nodes]
 
 
@@ -276,11 +277,11 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     text = json.dumps(value, ensure_ascii=False, indent=1 if isinstance(value, dict) else None, default=str)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)
 
 
 def _chart(past: list[PastFigures]) -> dict[str, list[float]]:
-    """Duration and sizes over time. Of a long history the slowest of each stretch: a peak must not vanish."""
+    """Duration and sizes over time. Of a long history it shows the slowest of each stretch, so that no peak is lost."""
     whole = [p for p in past if p.started]
     step = max(1, -(-len(whole) // _POINTS))
     chosen = [

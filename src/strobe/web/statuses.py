@@ -1,4 +1,4 @@
-"""Asks running jobs and systems how they are, and waits for no one for long.
+"""Asks running jobs and systems for their status, and never waits long for one.
 
 A job that does not answer must not hold up the page, nor the others. So each is asked in a thread of its own, at most
 once at a time, and waited for at most `LIMIT` seconds. One that was silent the last time is not waited for again: its
@@ -56,7 +56,7 @@ class Statuses:
         return self._ask(name, lambda: ask_system(self._home, name, "GET", "/v1/status", timeout=self._limit))
 
     def forget(self, name: str) -> None:
-        """It does not run: what it did not answer is no longer of interest."""
+        """The job does not run: forget that it did not answer."""
         with self._lock:
             self._silent.pop(name, None)
 
@@ -82,7 +82,7 @@ class Statuses:
             asked = Asked(ask())
         except StrobeError as error:
             asked = Asked(None, error.what.replace("timed out", f"nothing came within {self._limit:.0f} s"))
-        except Exception as error:  # whoever waits is told, whatever it is
+        except Exception as error:  # whatever it is, the caller gets it as the answer
             asked = Asked(None, f"It could not be asked: {type(error).__name__}: {error}.")
         with self._lock:
             self._pending.pop(name, None)

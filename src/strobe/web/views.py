@@ -28,7 +28,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Whom the page speaks to. `readable`: what the home was called on the command line."""
+    """Which home the page shows. `readable`: its name on the command line."""
 
     version: str
     home: str
@@ -101,7 +101,7 @@ class JobRow(msgspec.Struct, frozen=True):
 
 
 class StageView(msgspec.Struct, frozen=True):
-    """`mood`: busy, idle, held (it waits for a barrier), restarting, failed, ended, unknown. `settings` as its
+    """A stage. `mood`: busy, idle, held (it waits for a barrier), restarting, failed, ended, unknown. `settings` as its
     pipeline's file has them, if `strobe run` has noted them."""
 
     uid: str
@@ -263,7 +263,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an order came to: the job's own answer, or the command's."""
+    """The result of an order: the job's own answer, or the command's."""
 
     done: dict[str, Any]
 

@@ -228,7 +228,7 @@ def test_a_wait_for_nobody_we_know_is_refused() -> None:
     cut = Cut(cut_of(table(2).world()).snapshot, {n: load.initial(n) for n in load.graph.nodes}, {})
     answers: Mapping[str, Any] = {
         "and there is no such node": Wait(1, ("p9",)),
-        "which is no wait": ["p2"],
+        "which is not a wait": ["p2"],
     }
     for words, answer in answers.items():
         parties: Any = _Without(checks._Parties(load, cut), waits_for=lambda node, answer=answer: answer)

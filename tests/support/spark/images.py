@@ -2,7 +2,7 @@
 
 A driver runs a pipeline as `strobe run` does (`python -m tests.support.spark.images FILE …`). At each crash point
 that its watcher waits for, it says so and stands still; the watcher stops every process of it, JVM and Python workers
-included, copies its directory, and lets it go on. Nothing is flushed, closed or released, and a lock is no part of a
+included, copies its directory, and lets it go on. Nothing is flushed, closed or released, and a lock is not part of a
 copy: the image is what a death of all of them at that moment leaves on the disk. Many images cost one driver. Each
 is put back at the path where it was taken, and resumed from there, in the Spark session that the tests share.
 """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import strobe
@@ -15,9 +17,11 @@ from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.hosts.spark.snapshot.metrics import StageStatus
+from strobe.model.errors import Failed
 from strobe.protocol.coordinator.messages import CoordinatorSettings
 from strobe.store.consistency import check_manifest
 from strobe.store.manifest import Manifest
+from strobe.store.session import Session
 from tests.support import waiting
 
 PATIENCE = waiting.PATIENCE
@@ -37,6 +41,18 @@ def eventually(happened: Callable[[], bool], what: str, job: strobe.Job | None =
         what,
         over=lambda: f"the job is {job.state.value} {job.error}" if job is not None and job.state.over else "",
     )
+
+
+@contextmanager
+def full_store() -> Iterator[None]:
+    """Meanwhile no snapshot gets its files into a store: the disk is full."""
+
+    def full(self: Session, files: object) -> None:
+        raise Failed("No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "put_files", full)
+        yield
 
 
 def finish(job: strobe.Job) -> None:

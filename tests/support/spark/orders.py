@@ -8,8 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,11 +84,3 @@ class Place:
     def sound(self, name: str) -> bool:
         found = locate(name, self.root / "home")
         return [p for p in found.store.verify(found.snapshot) if p.harmful] == []
-
-
-def until(happened: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        assert process is None or process.poll() is None, f"it ended with {process.returncode} before: {what}"
-        time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A project as somebody else would write it: a pipeline in a file whose name is no identifier, modules and a package
+"""A project as a user would write it: a pipeline in a file whose name is not an identifier, modules and a package
 beside it, and in it every kind of Python code that Spark runs on its workers.
 
 `write` lays it out, `run` runs it from another directory, `check` says whether its tables are right.

@@ -1,6 +1,6 @@
 """The clock of host code: the one place that asks the operating system for the time.
 
-Whoever steps a machine is given a `Clock`, so that a test can hold the time in its hand. What steps none, such as a
+Whoever steps a machine is given a `Clock`, so that a test can control the time. Code that steps no machine, such as a
 lease or a handshake, uses `SYSTEM`.
 """
 
@@ -28,7 +28,8 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
     def timer(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call `act` later, once, in another thread. What nobody waits for any more must do no harm."""
+        """Call `act` later, once, in another thread. It may come when nobody waits for it any more, and must do no harm
+        then."""
         ...
 
 

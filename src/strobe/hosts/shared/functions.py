@@ -26,7 +26,7 @@ def function_named(text: str) -> Callable[..., Any]:
         raise Misuse(f"There is no file {path!r}.", next="Name a Python file and a function in it: checks.py:unfair.")
     spec = importlib.util.spec_from_file_location(f"strobe_check_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise Misuse(f"{path} is no Python file.")
+        raise Misuse(f"{path} is not a Python file.")
     directory = str(file.parent.resolve())
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -36,7 +36,7 @@ def function_named(text: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise Misuse(
-            f"{path} cannot be loaded: {type(error).__name__}: {error}.", next="Mend the file and ask again."
+            f"{path} cannot be loaded: {type(error).__name__}: {error}.", next="Fix the file and ask again."
         ) from error
     function = getattr(module, name, None)
     if not callable(function):

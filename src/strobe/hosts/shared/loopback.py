@@ -161,7 +161,7 @@ def _handler(
             given = self.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), token.encode()):
                 return 401, {
-                    "error": f"The {what} refuses: the token does not fit.",
+                    "error": f"The {what} refuses: the token is wrong.",
                     "untouched": "Nothing was changed.",
                     "next": f"Ask with the home directory that the {what} was started with, unchanged.",
                 }

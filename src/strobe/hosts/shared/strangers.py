@@ -1,4 +1,4 @@
-"""Those who have connected and not yet proved who they are: few at a time, not for long, and of few words.
+"""Connections that have not yet proved who they are: few at a time, not for long, and with little data.
 
 Whoever can reach a port can open connections and say nothing, or say it one byte at a time. Each costs a descriptor,
 and a process without descriptors can do nothing more. So only some strangers are kept: the next one takes the place of
@@ -53,7 +53,7 @@ class Strangers:
             oldest()
 
     def leave(self, who: Hashable) -> None:
-        """They have proved who they are, or hung up."""
+        """Call this when they have proved who they are, or hung up."""
         with self._lock:
             self._waiting.pop(who, None)
 
@@ -96,7 +96,7 @@ class Opening(io.RawIOBase):
         return count
 
     def is_over(self) -> None:
-        """They have proved who they are: from now on they may take their time."""
+        """Call this when they have proved who they are: the deadline no longer counts."""
         self._connection.settimeout(None)
 
 

@@ -2,7 +2,7 @@
 
 A workload says of each state what its node waits for, whether it is active, what it keeps (`workloads.base`). The
 simulator can do what no live system can: ask the same of the whole world at one moment. So it knows whether what a
-snapshot shows is really there. If it is not, the snapshot shows a *phantom*, and was no consistent cut.
+snapshot shows is really there. If it is not, the snapshot shows a *phantom*, and was not a consistent cut.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Check:
         return cls(text, function_named(text)) if is_function_name(text) else cls(known_check(text))
 
     def fits(self, load: Workload) -> None:
-        """Misuse if the workload says nothing that the check could go by."""
+        """Misuse if the workload lacks the methods that the check needs."""
         if self.predicate is None:
             missing = _Parties(load, Cut(SnapshotId(0), {}, {})).can(self.name)
             if missing is not None:

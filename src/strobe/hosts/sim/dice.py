@@ -1,4 +1,4 @@
-"""Chance, in integers only: the same seed gives the same throws on every machine and Python version.
+"""Random numbers, in integers only: the same seed gives the same numbers on every machine and Python version.
 
 Only `getrandbits` of the Mersenne twister is used; everything else (ranges, picks, shuffles) is arithmetic on those
 bits. The library's own `choice`, `randrange` and the like have changed between versions, and floating point functions

@@ -6,7 +6,7 @@ A state has everything that decides the future (nodes, machines, channels, what 
 everything that a verdict asks about the past: for each snapshot the recorded parts, how far every channel was when its
 two ends recorded (`strobe.hosts.sim.parts`), and how many markers were sent. So two schedules that meet in a state have
 the same futures *and* the same verdicts from there on, and walking on from one of them is enough. What happened on the
-way is judged on each transition, before anything is merged. The tests hold this against plain enumeration.
+way is judged on each transition, before anything is merged. The tests compare this with plain enumeration.
 
 States form a graph without cycles: a step takes something from a script, the plan or a queue for ever, and only an
 application's endless chatter could go on refilling them (`max_states` ends that). The number of schedules is therefore
@@ -50,7 +50,7 @@ class ExploreConfig:
     aborts: tuple[int, ...] = ()  # snapshots that may be given up at any time
     mutant: str | None = None
     force: bool = False  # let channels reorder under a protocol that needs order
-    check: Check | None = None  # snapshots are judged by whether they show this truly
+    check: Check | None = None  # snapshots are asked whether what they show of this is true
     max_states: int = 5_000_000
     keep: int = 5  # counterexamples
 
@@ -82,7 +82,8 @@ class ExploreConfig:
 
 @dataclass(frozen=True, slots=True)
 class ExploreProgress:
-    """`fraction` is a guess that only rises: each state shares its part of the whole out among its choices equally."""
+    """`fraction` is an estimate that only rises: each state divides its share of the whole equally among its
+    choices."""
 
     states: int
     transitions: int
@@ -135,7 +136,7 @@ def explore_system(
 
 
 class _Frame:
-    """A state on the way down: the choices that are left, and what the others have come to."""
+    """A state on the current path: the choices that are left, and the results of the others."""
 
     __slots__ = ("choices", "failing", "id", "schedules", "share", "world")
 
@@ -223,7 +224,7 @@ class _Search:
             self._settle(frame, known, self.failing.get(state, 0))
 
     def _settle(self, frame: _Frame, schedules: int, failing: int) -> None:
-        """A choice is dealt with: what lies behind it is known."""
+        """A choice is done: everything that can follow from it is known."""
         self.path.pop()
         self.fraction += frame.share
         frame.schedules += schedules

@@ -99,6 +99,6 @@ def plan_trouble(faults: Faults, graph: Graph, horizon: int, dice: Dice) -> Trou
             if (channel.source in side) != (channel.target in side):
                 windows[channel.id] = (*windows.get(channel.id, ()), window)
     slow = tuple(dice.shuffled(graph.nodes)[: faults.slow])
-    first, span = horizon // 8, 1 + horizon * 3 // 4  # not so early or late that nothing is going on
+    first, span = horizon // 8, 1 + horizon * 3 // 4  # while something is going on, not at the very start or end
     crashes = sorted((first + dice.below(span), dice.pick(graph.nodes)) for _ in range(faults.crashes))
     return Trouble({c: tuple(sorted(w)) for c, w in windows.items()}, slow, tuple(crashes))

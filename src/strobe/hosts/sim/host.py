@@ -99,8 +99,8 @@ class Host:
         self.wires: dict[ChannelId, Wire] = {c.id: Wire(c) for c in graph.channels}
         self.parts: dict[SnapshotId, Recording] = {}
         self.finished: dict[SnapshotId, Finished] = {}
-        self.aborted: dict[SnapshotId, str] = {}  # why
-        self.started: dict[SnapshotId, None] = {}  # and neither finished nor aborted
+        self.aborted: dict[SnapshotId, str] = {}  # reason by snapshot
+        self.started: dict[SnapshotId, None] = {}  # started, and neither finished nor aborted
         self.newest = 0
         self.controls: dict[Control, None] = {}
         self.timers: dict[tuple[NodeId, SnapshotId], None] = {}
@@ -160,7 +160,7 @@ class Host:
     def _send(self, site: Site, channel: ChannelId, payload: Json) -> None:
         wire = self.wires[channel]
         if wire.source != site.id:
-            raise HostFault(f"The application of {site.id!r} sent on {channel!r}, which is no output of it.")
+            raise HostFault(f"The application of {site.id!r} sent on {channel!r}, which is not one of its outputs.")
         seq = wire.seq = wire.seq + 1
         message = Message(seq, payload)
         if self._log is not None:
@@ -265,7 +265,7 @@ class Host:
 
     def _part(self, snapshot: SnapshotId) -> Recording:
         if snapshot in self.aborted:
-            return Recording(snapshot)  # what still comes of it goes nowhere
+            return Recording(snapshot)  # later messages about it are ignored
         part = self.parts.get(snapshot)
         if part is None:
             part = self.parts[snapshot] = Recording(snapshot)

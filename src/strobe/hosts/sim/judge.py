@@ -1,6 +1,6 @@
 """What can go wrong in a run, and how the host sees it without a journal.
 
-Six kinds of failure: a complete snapshot is no consistent cut (law 1), or breaks the workload's invariant; a machine
+Six kinds of failure: a complete snapshot is not a consistent cut (law 1), or breaks the workload's invariant; a machine
 refuses an input, which is some other machine's fault; a channel carries another number of markers than one; the run
 comes to rest although a snapshot, or the system itself, has not finished (law 2). The sixth is asked for by name: a
 snapshot shows a stable predicate that does not hold.
@@ -109,7 +109,7 @@ class Judge:
             yield Failure(ViolationKind.CUT, complete.violation, snapshot)
         load = self._workload
         if load is None or len(complete.cut.states) < len(load.graph.nodes):
-            return  # an invariant speaks of a whole system
+            return  # an invariant is about a whole system
         broken = load.check(complete.cut)
         if broken is not None:
             yield Failure(ViolationKind.INVARIANT, f"snapshot {snapshot}: {broken}", snapshot)
@@ -157,8 +157,8 @@ class Judge:
 
 
 class PhantomJudge(Judge):
-    """Asks one thing only: whether what a snapshot shows is there. A stable predicate that holds in a consistent cut
-    holds when the snapshot is complete, and ever after."""
+    """Asks one thing only: whether what a snapshot shows is true of the system. A stable predicate that holds in a
+    consistent cut holds when the snapshot is complete, and ever after."""
 
     def __init__(self, workload: Workload, spec: ProtocolSpec, check: Check) -> None:
         super().__init__(workload, spec)
@@ -177,7 +177,7 @@ class PhantomJudge(Judge):
     def _phantoms(self, world: World, complete: Iterable[Finished]) -> Iterator[Failure]:
         for one in complete:
             if len(one.cut.states) < len(self._load.graph.nodes):
-                continue  # a predicate speaks of a whole system
+                continue  # a predicate is about a whole system
             shown = self._asked(self._load, one.cut)
             self._cuts.setdefault(one.key(), ())
             if shown.found and not self._asked(self._load, cut_of(world)).found:

@@ -1,7 +1,7 @@
 """Channels of the simulated system: queues of what is in flight, and how long things take.
 
 A `Wire` is one channel from the sender's hand to the receiver's: nothing in it has reached the application. It keeps
-the order in which things were put; whether they leave in that order is up to who delivers (`order`).
+the order in which things were put; whether they leave in that order depends on the driver (`order`).
 
 Barriers may overtake: they go ahead of queued messages, never ahead of another barrier or an end, and carry along what
 they jumped over, which is channel content of their snapshot.
@@ -89,7 +89,7 @@ class Wire:
         self.held = False
         self.ended = False  # the sender has put an end
         self.incarnation = Incarnation(incarnation)
-        self.fenced = False  # the receiver belongs to a newer incarnation, or is gone
+        self.fenced = False  # the receiver belongs to a newer incarnation, or has ended
         self.faulty = False  # may lose or duplicate
         self.owed = 0
         self.table: tuple[int, ...] = ()
@@ -98,7 +98,8 @@ class Wire:
         self.key_cache: object = None
 
     def copy(self) -> Wire:
-        """For a fork; only what the world itself changes. Timing belongs to the scheduler, which never forks."""
+        """A copy for a fork, of what the world itself changes only. Timing belongs to the scheduler, which never
+        forks."""
         new = Wire.__new__(Wire)
         new.id, new.source, new.target, new.feedback = self.id, self.source, self.target, self.feedback
         new.queue = self.queue.copy()

@@ -3,7 +3,7 @@
 The simulator sees everything, so at each recording it notes how far every channel was: that is the truth that law 1
 speaks of, taken without the protocol's help. `Recording.violation` compares the two. It needs no journal and no
 history, which makes it the check for exhaustive exploration and for hundreds of thousands of seeds; the verifier in
-`strobe.verify` comes to the same verdict from a journal alone, and the tests hold the two against each other.
+`strobe.verify` comes to the same verdict from a journal alone, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Recording", "capture", "frozen"]
 
 
 def capture(state: Json) -> Json:
-    """The state as it is now, in the form in which it would come back from disk; nothing can change it any more."""
+    """The state as it is now, in the form in which it would come back from disk. Later changes do not affect it."""
     if type(state) is int or type(state) is str or state is None:
         return state
     return json.loads(canonical(state))
@@ -71,7 +71,7 @@ class Recording:
         return new
 
     def key(self) -> object:
-        """Kept until `touch`."""
+        """The key of this part; computed once, and kept until `touch`."""
         if self._key is None:
             self._key = (
                 self.snapshot,
@@ -84,7 +84,7 @@ class Recording:
         return self._key
 
     def touch(self) -> None:
-        """The part is about to change."""
+        """Call this before the part changes."""
         self._key = None
 
     def record(self, node: NodeId, state: Json, graph: Graph, wires: Mapping[ChannelId, Wire]) -> None:

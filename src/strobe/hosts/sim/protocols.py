@@ -23,7 +23,7 @@ __all__ = ["PROTOCOLS", "Factory", "ProtocolSpec", "SnapshotMachine", "Start", "
 
 
 class SnapshotMachine(Protocol):
-    """A machine as the simulator uses it: the one shape of all protocols, and a picture of its state."""
+    """A machine as the simulator uses it: all protocols have this shape, and a key of their state."""
 
     stamps_messages: bool
 
@@ -58,7 +58,7 @@ class ProtocolSpec:
 
     @property
     def takes_ends(self) -> bool:
-        """Only barriers know inputs that end; the other protocols keep every channel open for ever."""
+        """Only barriers support inputs that end; the other protocols keep every channel open for ever."""
         return self.mode is not None
 
     def factory(self, machine: Callable[..., Any] | None = None) -> Factory:

@@ -75,7 +75,7 @@ def restart(world: World, cut: Cut, incarnation: Incarnation) -> None:
         for message in cut.channels.get(channel.id, ()):
             item: Item = message
             if site.stamps:
-                # A machine that counts must count what is in flight again.
+                # A machine that counts messages must count those in flight again.
                 (stamped,) = site.step(Sending(channel.id, message))
                 assert isinstance(stamped, SendStamped)
                 item = Stamped(stamped.message, stamped.stamp)
@@ -107,7 +107,7 @@ class Recovery:
         return node in self._stopped
 
     def crash(self, node: NodeId) -> None:
-        """The node is gone, with all that it knew. It comes back, empty, a while later."""
+        """The node ends, and its state is lost. It comes back, empty, a while later."""
         if node in self._lost:
             return
         world = self._world

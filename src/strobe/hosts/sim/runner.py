@@ -51,7 +51,8 @@ class SimConfig:
 
 @dataclass(frozen=True)
 class Verdict:
-    """On one complete snapshot: what the workload says of it, and what law 1 says. None is well."""
+    """The verdict on one complete snapshot: how it breaks the workload's invariant, and how it breaks law 1. None: it
+    does not."""
 
     cut: Cut
     invariant: str | None
@@ -82,7 +83,7 @@ class SimResult:
     duplicated: int
     fenced: int
     crashes: int
-    refused: tuple[str, ...]  # what machines called a fault of a peer or a channel
+    refused: tuple[str, ...]  # what machines reported as a fault of a peer or a channel
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
@@ -182,7 +183,7 @@ def _result(
 
 
 def _invariant(load: Workload, cut: Cut) -> str | None:
-    """An invariant speaks of whole systems; what is not whole breaks the law already."""
+    """An invariant is about whole systems; a snapshot that is not whole breaks law 1 already."""
     return load.check(cut) if len(cut.states) == len(load.graph.nodes) else None
 
 

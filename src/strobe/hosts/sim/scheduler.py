@@ -54,7 +54,7 @@ class Scheduler(Driver):
         self.dice = dice
         self.now = 0
         self.performed = 0
-        self.refused: list[str] = []  # what a machine called a peer's or a channel's fault
+        self.refused: list[str] = []  # what a machine reported as a fault of a peer or a channel
         self.fenced = 0
         self._delays = delays
         self._faults = faults
@@ -103,7 +103,7 @@ class Scheduler(Driver):
         self.at(self.now + self._pace[site.id][self._bits(10)], site)
 
     def run(self, most: int) -> bool:
-        """Until nothing is due, or `most` steps were made. Says whether the system came to rest."""
+        """Run until nothing is due, or `most` steps were made. Returns whether the system came to rest."""
         heap, world, bits = self._heap, self.world, self._bits
         next_action, act, deliver, pace, dice = (
             self.workload.next_action, world.act, world.deliver, self._pace, self.dice,
@@ -197,7 +197,7 @@ class Scheduler(Driver):
     # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def plan_snapshot(self, time: int, asked: tuple[NodeId, ...] = ()) -> None:
-        """Start one at about this time, at the nodes asked for; who actually starts is the protocol's affair.
+        """Start one at about this time, at the nodes asked for; the protocol decides which nodes actually start.
 
         Ids are given out when a snapshot starts, so they rise with time.
         """

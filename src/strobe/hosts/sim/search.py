@@ -1,8 +1,8 @@
 """The shortest schedule after which a stable predicate holds: breadth first, each state once.
 
-The explorer goes deep, because it judges complete runs. Here one moment is looked for, and what lies beyond it does not
-matter: level by level, so that the first state in which the predicate holds is at the end of a shortest schedule. The
-world itself is asked, not a snapshot of it: what is found is there.
+The explorer goes deep, because it judges complete runs. Here one moment is looked for, and what comes after it does not
+matter. The search goes level by level, so that the first state in which the predicate holds is at the end of a shortest
+schedule. The world itself is asked, not a snapshot of it: what is found is there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def shortest(
     *,
     max_states: int = 5_000_000,
 ) -> Shortest:
-    """Without snapshots, which would only lengthen the schedule."""
+    """Search without snapshots, which would only make the schedule longer."""
     system = replace(system, plan=(), aborts=frozenset(), missed=frozenset())
     identify = Identify()
     world = system.world()

@@ -39,7 +39,7 @@ CORRECT = tuple(spec for spec in PROTOCOLS.values() if spec.is_correct)
 
 
 class Couriers(Workload):
-    """Money goes from hand to hand, and none is made or lost, on any graph.
+    """Money is passed on from node to node, and none is made or lost, on any graph.
 
     A message is an amount and the hops that it may still make: its receiver keeps half and sends the rest on.
     """
@@ -108,8 +108,8 @@ def random_system(seed: int, protocol: str | None = None, machine: Callable[...,
     missed: frozenset[SnapshotId] = frozenset()
     if spec.takes_ends and len(snapshots) > 1 and len(plan[snapshots[0]]) > 1 and dice.below(3) == 0:
         missed = frozenset(snapshots[:1])
-        aborts -= {snapshots[-1]}  # only a newer one that completes shows everybody that the first cannot
-        without = graph.sources()[0]  # no barrier can tell it instead
+        aborts -= {snapshots[-1]}  # nodes give the first one up only when a newer one completes
+        without = graph.sources()[0]  # it has no input that could bring a barrier instead
         plan[snapshots[0]] = tuple(n for n in plan[snapshots[0]] if n != without)
     order: Order = "fifo" if spec.needs_fifo or dice.below(4) == 0 else "reorder"
     return System(Couriers(graph), graph, spec, order, scripts, tuple(plan.items()), aborts, missed, machine)

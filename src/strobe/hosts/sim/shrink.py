@@ -1,4 +1,4 @@
-"""From a run that fails to the smallest one that still does, so that a person can see why.
+"""From a failing run to the smallest run that still fails, so that a person can see why.
 
 Smaller means: fewer nodes, then fewer channels, snapshots, actions and initiators, then fewer choices. A candidate is
 tried by carrying it out (choices that have become impossible are left out) and is taken if it fails in the same way:
@@ -99,7 +99,7 @@ class _Shrinker:
                 size //= 2
 
     def _shorter(self, candidate: Schedule) -> bool:
-        """Running to the end puts choices back: only what has become shorter in all counts."""
+        """Running to the end adds choices again: the new run counts only if it is shorter as a whole."""
         before = self.best
         if self._try(before.system, candidate) and len(self.best.schedule) < len(before.schedule):
             return True
@@ -110,7 +110,7 @@ class _Shrinker:
 
     def _smaller_graphs(self, system: System) -> Iterator[System]:
         if self.kind in (ViolationKind.INVARIANT, ViolationKind.PHANTOM):
-            return  # it speaks of the whole system
+            return  # it is about the whole system
         graph = system.graph
         for gone in reversed(graph.nodes if len(graph.nodes) > 1 else ()):
             nodes = tuple(n for n in graph.nodes if n != gone)
@@ -174,7 +174,8 @@ def retrace(system: System, journal: Journal) -> Run:
     """The run that the journal tells of, as a schedule. `system` says what ran; scripts and plan come from the journal.
 
     Whatever happens at a node leaves a line, except messages off the data path, ends and timers. Those are taken to
-    happen when nothing else explains the next line. If that leads elsewhere, the run ends where the two part.
+    happen when nothing else explains the next line. If that does not lead to the journal's lines, the run ends where
+    the two differ.
     """
     return _Tracer(system, journal.events).run()
 

@@ -1,4 +1,4 @@
-"""The nodes of the simulated system, what can happen to them, and what the world tells who drives it."""
+"""The nodes of the simulated system, what can happen to them, and what the world tells its driver."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Finished:
 
 
 class Driver:
-    """What the world tells who drives it. These defaults do nothing, which suits the explorer."""
+    """What the world tells its driver. These defaults do nothing, which is right for the explorer."""
 
     def sent(self, wire: Wire) -> None:
         """Something was put on the wire."""

@@ -37,7 +37,7 @@ __all__ = ["Run", "Schedule", "System", "follow", "replay", "scripted", "walk"]
 Schedule = tuple[Choice, ...]
 
 MOST = 20_000  # choices in one run: a mutant may go on for ever
-COORDINATOR = "coordinator"  # who gives a snapshot up; no node can be meant, because nodes are told one by one
+COORDINATOR = "coordinator"  # who gives a snapshot up; it is not the name of a node
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class System:
     aborts: frozenset[SnapshotId] = field(default_factory=frozenset)
     missed: frozenset[SnapshotId] = field(default_factory=frozenset)
     machine: Callable[..., Any] | None = None  # a mutant in place of the protocol's own class
-    check: Check | None = None  # snapshots are judged by whether they show it truly, and by nothing else
-    partial: bool = False  # parts of the workload's graph are left out, so its invariant says nothing
+    check: Check | None = None  # the only question about snapshots: is what they show of it true?
+    partial: bool = False  # parts of the workload's graph are left out, so its invariant does not apply
 
     def world(self, events: list[Event] | None = None, *, forks: bool = True) -> World:
         """The system before anything has happened."""
@@ -92,7 +92,7 @@ class System:
 
 
 class _Straight(World):
-    """A world that goes one way only: nothing has to be copied before it changes."""
+    """A world that is never forked: nothing has to be copied before it changes."""
 
     def _detach(self, node: NodeId) -> Site:
         return self.sites[node]
@@ -183,7 +183,8 @@ def replay(system: System, schedule: Iterable[Choice], *, drain: bool = False, s
 
 
 def follow(system: System, picks: Iterable[int], *, stop: bool = True) -> Run:
-    """A schedule by numbers: each pick says which of the possible choices is taken, counted round. Then the first."""
+    """A schedule by numbers: each pick, modulo the number of possible choices, says which is taken. After the last pick
+    it is always the first."""
     rest = iter(picks)
     return _run(system, lambda enabled: enabled[next(rest, 0) % len(enabled)], stop=stop, seed=None)
 
@@ -192,7 +193,7 @@ def walk(system: System, seed: int, *, stop: bool = True) -> Run:
     """A schedule drawn step by step.
 
     With every other seed each possible choice is as likely as the others. With the rest, nodes, channels and controls
-    differ in how eager they are: long delays at one place are what unlikely orders are made of.
+    have different weights: unlikely orders come from long delays at one place.
     """
     dice = Dice(seed)
     if dice.below(2):

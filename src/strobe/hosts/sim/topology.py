@@ -66,7 +66,8 @@ def anything(nodes: tuple[NodeId, ...], channels: int, dice: Dice) -> Graph:
 
 
 def shaped(shape: str, nodes: tuple[NodeId, ...], channels: int, seed: int) -> Graph:
-    """By name. `channels` and `seed` count for the random shapes; 0 channels means three for each node."""
+    """A graph by the name of its shape. `channels` and `seed` count for the random shapes; 0 channels means three for
+    each node."""
     if shape == "complete":
         return complete(nodes)
     if shape == "ring":

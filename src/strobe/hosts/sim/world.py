@@ -19,7 +19,7 @@ __all__ = ["Choice", "Control", "Driver", "Finished", "Plan", "Site", "World"]
 
 
 class World(Host):
-    _own_parts: set[SnapshotId] | None = None  # None: never forked, so all are
+    _own_parts: set[SnapshotId] | None = None  # None: this world was never forked, so all sites are its own
 
     def _part(self, snapshot: SnapshotId) -> Recording:
         part = super()._part(snapshot)
@@ -55,7 +55,7 @@ class World(Host):
         return [Choice("initiate", node, snapshot) for node, snapshot in first.items()]
 
     def perform(self, choice: Choice) -> None:
-        """Make it happen. What a fork may share is copied first."""
+        """Perform the choice. What a fork may share is copied first."""
         kind, at, arg = choice
         if kind == "deliver" or kind == "count":
             channel = ChannelId(at)
@@ -85,14 +85,14 @@ class World(Host):
             self.take_control(Control("abort", at, snapshot))
 
     def _detach(self, node: NodeId) -> Site:
-        """Own copies of the node and of all channels at it: one step can change no others."""
+        """Make own copies of the node and of all its channels: one step can change no others."""
         site = self.sites[node] = self.sites[node].copy()
         for channel in (*self.graph.inputs(node), *self.graph.outputs(node)):
             self.wires[channel] = self.wires[channel].copy()
         return site
 
     def fork(self) -> World:
-        """A world that goes its own way from here. Sites and wires are shared until one of the two changes them."""
+        """A copy that can go on independently. Sites and wires are shared until one of the two changes them."""
         new = World.__new__(World)
         new.__dict__.update(self.__dict__)
         new.events = None if self.events is None else self.events.copy()

@@ -46,7 +46,7 @@ POINTS: Final[Mapping[str, str]] = {
     "commit.forgotten": "a sink's ledger has the part as committed, the coordinator does not know",
     "commit.settled": "every sink has committed a snapshot, nothing is disposed of",
     "channel.trimmed": "a channel is trimmed, the others are not",
-    "restore.planned": "a restore is planned and nothing speaks against it, nothing is written",
+    "restore.planned": "a restore is planned and possible, nothing is written",
     "restore.stage-copied": "a stage's checkpoint is copied out of the snapshot, it is not durable",
     "restore.repartitioned": "a stage's state is rewritten with another number of partitions, nothing uses it",
     "restore.laid-out": "everything that a restore needs is laid out, the job does not know",

@@ -13,7 +13,7 @@ is any clock that does not go backwards, in milliseconds. The settings mean what
 * interval counts from start to start; min pause from the end of one to the start of the next;
 * a manual trigger waits for neither, only for a place among max concurrent; savepoints do not wait for that either;
 * tolerable failures counts failures in a row (timeouts, declines, failed writes); a participant that dies, or an
-  abort that somebody asked for, is no failure of the snapshot;
+  abort that somebody asked for, is not a failure of the snapshot;
 * a cut that is refused says nothing against the stages, whose state and channels are intact: another one is taken when
   it is time. It counts as a failure, but fails the job only with more than `TOLERABLE_REFUSALS` failures in a row, if
   fewer are tolerated: a job that has no snapshot any more must say so, because channels grow and sinks wait;

@@ -94,7 +94,7 @@ class ManifestFailed:
 
 @dataclass(frozen=True, slots=True)
 class CutRefused:
-    """The parts are no consistent cut, so that no manifest was written."""
+    """The parts are not a consistent cut, so that no manifest was written."""
 
     snapshot: SnapshotId
     reason: str

@@ -180,7 +180,7 @@ class RestoreCoordinator:
     def _message(self, message: Ready | Refused | Running) -> tuple[RestoreCoordinatorEffect, ...]:
         node = message.node
         if node not in self.nodes:
-            raise PeerFault(f"{type(message).__name__} came from {node!r}, which is no node of this system.")
+            raise PeerFault(f"{type(message).__name__} came from {node!r}, which is not a node of this system.")
         verdict = Fence(self.incarnation).judge(message.incarnation)
         if verdict is Verdict.NEWER:
             return self._stand_down(message.incarnation)
@@ -259,4 +259,4 @@ class RestoreCoordinator:
 
     def _check_node(self, node: NodeId) -> None:
         if node not in self.nodes:
-            raise HostFault(f"{node!r} is no node of this system.")
+            raise HostFault(f"{node!r} is not a node of this system.")

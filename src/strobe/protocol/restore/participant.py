@@ -147,7 +147,7 @@ class RestoreParticipant:
         if self.phase is Phase.READY:
             return self._hold(deliver)
         if self.phase is Phase.STOPPED:
-            return ()  # this process is no part of that life
+            return ()  # this process is not part of that life
         raise PeerFault(
             f"A message of incarnation {arrived.incarnation} came on {arrived.channel!r} while {self.node} is loading: "
             "somebody started before everyone was ready."

@@ -243,7 +243,7 @@ class TwoPhaseCoordinator:
     ) -> tuple[CommitCoordinatorEffect, ...]:
         name = message.participant
         if name not in self.participants:
-            raise PeerFault(f"{type(message).__name__} came from {name!r}, which is no participant.")
+            raise PeerFault(f"{type(message).__name__} came from {name!r}, which is not a participant.")
         if isinstance(message, Hello):
             fresh = message.incarnation > self._lives.get(name, 0)
             return (ToParticipant(name, Ask(self.incarnation)),) if fresh else ()

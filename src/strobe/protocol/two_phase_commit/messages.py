@@ -160,7 +160,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The snapshot will not be completed: a timeout, an abort, a failure elsewhere. Too late is no fault."""
+    """The snapshot will not be completed: a timeout, an abort, a failure elsewhere. Too late is not an error."""
 
     snapshot: SnapshotId
     reason: str
@@ -264,14 +264,14 @@ class PrepareWrites:
 
 @dataclass(frozen=True, slots=True)
 class CommitWrites:
-    """Make the writes visible, then durably forget the handle. A handle that is already visible is no fault."""
+    """Make the writes visible, then durably forget the handle. A handle that is already visible is not an error."""
 
     handle: Handle
 
 
 @dataclass(frozen=True, slots=True)
 class AbortWrites:
-    """Delete the writes, then durably forget the handle. A handle that is already gone is no fault."""
+    """Delete the writes, then durably forget the handle. A handle that is already gone is not an error."""
 
     handle: Handle
 

@@ -21,7 +21,7 @@ def in_causal_order(points: range, needs: Sequence[Sequence[int]]) -> Iterable[i
     ready = [at for at in points if open_needs[at] == 0]
     done = dict[int, None]()
     while len(done) < len(points):
-        if not ready:  # a loop of causes: no real run has one, but a picture of nonsense beats none
+        if not ready:  # a loop of causes: no real run has one, but it is drawn, too
             ready.append(min(at for at in points if at not in done))
         at = heapq.heappop(ready)
         if at in done:

@@ -1,4 +1,5 @@
-"""A run as points on lines, arrows between them and cuts across them: what a space–time diagram shows, without ink.
+"""A run as points on lines, arrows between them and cuts across them: what a space–time diagram shows, before it is
+drawn.
 
 Theory
 ------

@@ -1,4 +1,4 @@
-"""Ink for diagrams: shapes as SVG text, widths of words, curves.
+"""Drawing primitives: shapes as SVG text, widths of words, curves.
 
 The same shapes give the same bytes: numbers are rounded to a tenth, and nothing depends on hashes or on the machine.
 Fonts differ between viewers, so widths are estimates on the generous side.
@@ -76,7 +76,7 @@ class Curve:
 
     @property
     def length(self) -> float:
-        """As the crow flies, and never zero."""
+        """The distance between its ends, never zero."""
         return math.hypot(self.end.x - self.start.x, self.end.y - self.start.y) or 1.0
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strobe.model.cut import Json, canonical
+from strobe.model.text import shortened
 from strobe.verify.diagram.spacetime import Role
 
 __all__ = [
@@ -53,8 +54,7 @@ def short(value: Json, most: int) -> str:
     if value is None or value == [] or value == {}:
         return ""
     text = value if isinstance(value, str) else canonical(value).decode()
-    text = text.replace('"', "")
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return shortened(text.replace('"', ""), most)
 
 
 def headline(state: Json) -> str:

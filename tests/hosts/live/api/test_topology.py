@@ -50,7 +50,7 @@ def test_shapes() -> None:
         (('"back"', '"a-b"'), "'a-b' is named twice"),
         (("class =", "klass ="), "node a has no class"),
         (("params", "parameters"), "no setting 'parameters'"),
-        (("127.0.0.1:7001", "127.0.0.1"), "'127.0.0.1' is no address"),
+        (("127.0.0.1:7001", "127.0.0.1"), "'127.0.0.1' is not an address"),
         (("name =", "surname ="), "no setting 'surname'"),
         (("name =", "protocol = 'guess'\nname ="), "no protocol 'guess'"),
         (("name =", "name ==="), "is not TOML"),
@@ -74,7 +74,7 @@ def test_two_nodes_cannot_share_an_address() -> None:
     [
         ("nowhere:Account", "cannot be loaded"),
         ("tests.support.live.apps:Nobody", "cannot be loaded"),
-        ("tests.support.live.apps:Transfer", "no subclass of Process"),
+        ("tests.support.live.apps:Transfer", "not a subclass of Process"),
         ("Account", "names no class"),
         ("missing.py:Account", "cannot be loaded"),
     ],

@@ -78,7 +78,7 @@ def test_conditions_that_hold(text: str) -> None:
     ],
 )
 def test_text_that_is_no_condition_is_refused_with_the_reason(text: str, why: str) -> None:
-    with pytest.raises(Misuse, match="is no condition") as caught:
+    with pytest.raises(Misuse, match="is not a condition") as caught:
         read_condition(text, NODES)
     assert why in str(caught.value)
 
@@ -182,7 +182,7 @@ def test_a_field_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path)
                 await live.break_when("node.balanse < 0")
             with pytest.raises(Misuse, match="no node 'x'"):
                 await live.break_when("x.balance < 0")
-            with pytest.raises(Misuse, match="is no number"):
+            with pytest.raises(Misuse, match="is not a number"):
                 await live.break_when("node.name + 1 > 0")
             assert money(verified(live, await live.snapshot())) == 2000
 

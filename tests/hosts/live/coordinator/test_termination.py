@@ -181,7 +181,7 @@ def test_a_channel_without_one_that_leads_back_is_refused() -> None:
     nodes = tuple(NodeSpec(NodeId(name), Crawler) for name in "ab")
     with pytest.raises(Misuse, match="a-b leads from a to b, and no channel back"):
         Topology("crawl", nodes, joined(("a", "b")), root="a")
-    with pytest.raises(Misuse, match="The root 'x' is no node"):
+    with pytest.raises(Misuse, match="The root 'x' is not a node"):
         Topology("crawl", nodes, complete("ab"), root="x")
 
 

@@ -129,7 +129,7 @@ def test_a_node_with_another_key_or_another_tls_is_named_with_the_reason_and_ser
     keys = [(strobe.directory / name).read_text() for name in ("cluster.key", "other.key")]
     wrong = {
         "key": (topology(port, key="other.key", tls=right, nodes="b"), "does not know the key"),
-        "authority": (topology(port, tls=other, nodes="b"), "not one that the authority in [tls] vouches for"),
+        "authority": (topology(port, tls=other, nodes="b"), "the authority in [tls] has not signed its certificate"),
         "no-tls": (topology(port, nodes="b"), "perhaps it uses TLS, and this side does not"),
     }
     (strobe.directory / "two.toml").write_text(topology(port, tls=right, nodes="b"))
@@ -183,7 +183,7 @@ def test_a_node_whose_handler_fails_is_lost_at_once_for_that_reason_and_waited_f
         (topology(7001, key="nowhere.key"), ("b",), "nowhere.key cannot be read"),
         (topology(7001, key="short.key"), ("b",), "has 3 bytes; at least 16 are needed"),
         (topology(7001, key="empty.key"), ("b",), "has 0 bytes; at least 16 are needed"),
-        (topology(7001), ("b", "--listen", "7001"), "is no address"),
+        (topology(7001), ("b", "--listen", "7001"), "is not an address"),
         (topology(7001, tls=Tls("no.pem", "no.key", "no.pem")), ("b",), "TLS cannot be set up"),
     ],
     ids=["unknown", "not by hand", "no key", "key not there", "short key", "empty key", "listen", "tls files"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from strobe.hosts.live.api.codec import decode_plain, encode_message, encode_state, marker_item
@@ -29,6 +28,7 @@ from strobe.model.graph import Graph
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from tests.support.live.apps import Account, Transfer
 from tests.support.live.systems import run
+from tests.support.waiting import until
 
 KEY = b"the key of these tests, 32 bytes"
 GRAPH = Graph((NodeId("a"), NodeId("b")), joined(("a", "b")))
@@ -78,12 +78,10 @@ class Hand:
         return link, refused
 
     async def hears(self, message: Control) -> None:
-        while message not in self.said:
-            await asyncio.sleep(0.002)
+        await until(lambda: message in self.said)
 
     async def part(self) -> PartTaken:
-        while not any(isinstance(message, PartTaken) for message in self.said):
-            await asyncio.sleep(0.002)
+        await until(lambda: any(isinstance(message, PartTaken) for message in self.said))
         return next(message for message in self.said if isinstance(message, PartTaken))
 
 
@@ -127,8 +125,7 @@ def test_messages_between_the_recording_and_the_marker_are_the_channels_content(
             hand.control.send(pack(Go(1)))
             await hand.hears(IsRunning(1))
             hand.control.send(pack(TakePart(1, 1)))
-            while not hand.pieces:
-                await asyncio.sleep(0.002)
+            await until(lambda: hand.pieces)
             link, _ = hand.channel(1)
             inside, behind = encode_message(Transfer(1)), encode_message(Transfer(2))
             for item in (inside, marker_item(SnapshotId(1)), behind):
@@ -149,8 +146,7 @@ def test_a_voice_from_an_older_life_is_fenced_off_and_hears_it() -> None:
             hand.control.send(pack(Go(5)))
             await hand.hears(IsRunning(5))
             _, refused = hand.channel(4)
-            while not refused:
-                await asyncio.sleep(0.002)
+            await until(lambda: refused)
             assert refused[0] == Refusal("that life is over", Incarnation(5))
 
     run(work)
@@ -164,8 +160,7 @@ def test_a_peer_that_runs_in_a_later_life_ends_this_one() -> None:
             hand.control.send(pack(Go(1)))
             await hand.hears(IsRunning(1))
             hand.channel(2, running=True)
-            while hand.node.life is not None:
-                await asyncio.sleep(0.002)
+            await until(lambda: hand.node.life is None)
 
     run(work)
 
@@ -178,8 +173,7 @@ def test_a_peer_that_has_only_loaded_a_later_life_waits() -> None:
             hand.control.send(pack(Go(1)))
             await hand.hears(IsRunning(1))
             _, refused = hand.channel(2, running=False)
-            while not refused:
-                await asyncio.sleep(0.002)
+            await until(lambda: refused)
             assert hand.node.life is not None
             hand.order(2)
             await hand.hears(IsReady(2))
@@ -191,8 +185,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused_with_the_field() -> None
     async def work() -> None:
         async with Hand() as hand:
             hand.order(2, 7, state_bytes=hand.bring(2, encode_state({"balance": "much"}, "a")))
-            while not any(isinstance(message, IsRefused) for message in hand.said):
-                await asyncio.sleep(0.002)
+            await until(lambda: any(isinstance(message, IsRefused) for message in hand.said))
             (refused,) = (message for message in hand.said if isinstance(message, IsRefused))
             assert "Account.balance" in refused.reason
 
@@ -203,8 +196,7 @@ def test_a_state_that_did_not_come_whole_is_refused() -> None:
     async def work() -> None:
         async with Hand() as hand:
             hand.order(2, 7, state_bytes=1 + hand.bring(2, encode_state({"balance": 1}, "a")))
-            while not any(isinstance(message, IsRefused) for message in hand.said):
-                await asyncio.sleep(0.002)
+            await until(lambda: any(isinstance(message, IsRefused) for message in hand.said))
             (refused,) = (message for message in hand.said if isinstance(message, IsRefused))
             assert "its state did not come whole" in refused.reason
 

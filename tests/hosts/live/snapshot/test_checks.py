@@ -311,8 +311,8 @@ class _Listed(Keeper):
     [
         ("deadlock", _Raising, r"waits_for\(\) of node a failed: KeyError: 'lock'"),
         ("deadlock", _Sending, "a tries to send to b while it is only looked at"),
-        ("deadlock", _Wrong, r"waits_for\(\) of a returned 'b', which is no wait"),
-        ("garbage", _Leaky, r"refs\(\) of node a gives 'x', which is no list of references"),
+        ("deadlock", _Wrong, r"waits_for\(\) of a returned 'b', which is not a wait"),
+        ("garbage", _Leaky, r"refs\(\) of node a gives 'x', which is not a list of references"),
         ("garbage", _Listed, r"objects\(\) of node a returned list, not a dict"),
     ],
 )

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from strobe.hosts.live.wire.framing import FrameKind, FrameReader, frame
 from strobe.hosts.live.wire.link import Dialer, Link, listen
 from strobe.hosts.live.wire.session import Session
 from strobe.model.ids import Incarnation
+from tests.support.waiting import until
 
 KEY = b"the key of these tests, 32 bytes"
 
@@ -43,12 +44,6 @@ async def ends(key: bytes = KEY, max_frame: int = 1 << 20) -> AsyncIterator[tupl
     yield end, server.sockets[0].getsockname()[:2]
     server.close()
     end.link.close()
-
-
-async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.002)
 
 
 def run(work: Awaitable[None]) -> None:

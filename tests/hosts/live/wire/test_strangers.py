@@ -19,10 +19,11 @@ from strobe.hosts.live.wire.link import Dialer, Link, listen
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
 from tests.hosts.live.node.test_node import GRAPH
-from tests.hosts.live.wire.test_link import KEY, End, until
+from tests.hosts.live.wire.test_link import KEY, End
 from tests.support.live.apps import Account
 from tests.support.live.certificates import certificates
 from tests.support.live.systems import bank, money, run, system, verified
+from tests.support.waiting import until
 
 
 def silent(port: int, count: int, stack: contextlib.ExitStack, say: bytes = b"") -> list[socket.socket]:

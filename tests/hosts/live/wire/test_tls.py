@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from strobe.hosts.live.wire.tls import Tls
 from strobe.model.errors import Misuse
 from tests.support.live.certificates import certificates
 from tests.support.live.systems import bank, money, run, system, verified
+from tests.support.waiting import until
 
 KEY = b"the key of these tests, 32 bytes"
 
@@ -36,11 +36,6 @@ def test_tls_files_that_are_not_there_are_named() -> None:
         Tls("nowhere.pem", "nowhere.key", "nowhere.pem").accepting()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)
-
-
 def stranger(right: Tls, other: Tls) -> Tls:
     """Trusts everybody here, and is trusted by nobody."""
     return replace(other, authority=right.authority)
@@ -49,8 +44,8 @@ def stranger(right: Tls, other: Tls) -> Tls:
 @pytest.mark.parametrize(
     ("accepting", "dialling", "dialler_hears", "logged"),
     [
-        (0, 1, "not one that the authority in [tls] vouches for", "perhaps [tls] is not the same at both ends"),
-        (0, 2, "perhaps [tls] is not the same at both ends", "not one that the authority in [tls] vouches for"),
+        (0, 1, "the authority in [tls] has not signed its certificate", "perhaps [tls] is not the same at both ends"),
+        (0, 2, "perhaps [tls] is not the same at both ends", "the authority in [tls] has not signed its certificate"),
         (0, None, "perhaps it uses TLS, and this side does not", "[tls] has to be the same at both ends"),
         (None, 0, "perhaps [tls] is not the same at both ends", "at most"),
     ],

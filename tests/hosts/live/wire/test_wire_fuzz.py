@@ -12,7 +12,8 @@ from strobe.hosts.live.wire.auth import Claim, Dialling
 from strobe.hosts.live.wire.framing import FrameKind, FrameReader, frame
 from strobe.hosts.live.wire.link import Dialer, Link
 from strobe.model.ids import Incarnation
-from tests.hosts.live.wire.test_link import KEY, End, closed_by_peer, ends, until
+from tests.hosts.live.wire.test_link import KEY, End, closed_by_peer, ends
+from tests.support.waiting import until
 
 STAGES = ("before anything", "after the greeting", "after the proof", "in a session")
 CLAIM = Claim("a", "a-b", Incarnation(1), "s", True, 0)

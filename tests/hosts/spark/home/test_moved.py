@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strobe
-from strobe.hosts.spark.home.moved import Homes, find_moved, relocate_position, rewrite_source_logs
+from strobe.hosts.spark.checkpoint.source_files import rewrite_source_logs
+from strobe.hosts.spark.home.moved import Homes, find_moved, relocate_position
 from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.job.rehearse import dry_run
 from strobe.hosts.spark.restore.plan import RestoreOptions

@@ -170,8 +170,8 @@ def test_an_executor_killed_during_a_checkpoint_costs_nothing_but_time(cluster: 
 @pytest.mark.parametrize(
     ("master", "code", "says"),
     [
-        ("spark:/nowhere", 2, "error: --master 'spark:/nowhere' is no address of a Spark master."),
-        ("local[none]", 2, "error: --master 'local[none]' is no address of a Spark master."),
+        ("spark:/nowhere", 2, "error: --master 'spark:/nowhere' is not the address of a Spark master."),
+        ("local[none]", 2, "error: --master 'local[none]' is not the address of a Spark master."),
     ],
 )
 def test_a_master_that_is_no_address_is_misuse(tmp_path: Path, master: str, code: int, says: str) -> None:

@@ -89,7 +89,7 @@ def test_requests_that_are_wrong_are_refused_and_change_nothing(world: World, tm
     job = world.job
     for token in ("", "wrong", "ünlike"):
         status, said = ask(job, "POST", "/v1/cancel", token=token.encode().decode("latin-1"))
-        assert (status, said["error"]) == (401, "The job refuses: the token does not fit.")
+        assert (status, said["error"]) == (401, "The job refuses: the token is wrong.")
     for path, body, expected, words in (
         ("/v1/savepoint", '{"directory": "relative"}', 400, "not an absolute path"),
         ("/v1/savepoint", '{"directory": 5}', 400, "Expected `str | null`, got `int` - at `$.directory`"),
@@ -108,7 +108,7 @@ def test_requests_that_are_wrong_are_refused_and_change_nothing(world: World, tm
     token_file = job.home.path(job.home.layout.token)
     right = token_file.read_text()
     token_file.write_text("another")
-    with pytest.raises(Failed, match="the token does not fit"):
+    with pytest.raises(Failed, match="the token is wrong"):
         call_job(job.home.home, "saved", "GET", "/v1/status")
     token_file.write_text(right)
 

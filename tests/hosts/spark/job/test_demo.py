@@ -40,5 +40,5 @@ def test_a_directory_that_is_no_demo_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     done = strobe(tmp_path, "demo", "--dir", "mine")
     assert done.returncode == 2
-    assert "is there already, and is no demo of Strobe's." in done.stderr
+    assert "exists already, and is not a demo of Strobe's." in done.stderr
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.processes import alive
 from tests.support.spark.ledger_data import write_transfers
-from tests.support.spark.orders import PIPELINE, Place, until, windows, windows_in
+from tests.support.spark.orders import PIPELINE, Place, windows, windows_in
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -53,7 +54,7 @@ def test_detached_jobs_outlive_their_terminal_and_obey_orders(place: Place) -> N
     assert "stage transfers starts (1 of 2)" in logged.stdout
     assert len(place.strobe("logs", "windows", "-n", "2").stdout.splitlines()) == 2
 
-    until(lambda: place.strobe("checkpoint", "windows").returncode == 0, "a checkpoint by order")
+    eventually(lambda: place.strobe("checkpoint", "windows").returncode == 0, "a checkpoint by order")
     stopped = place.strobe("stop", "windows", "--drain", "--json")
     assert stopped.returncode == 0, stopped.stderr
     assert place.sound(json.loads(stopped.stdout)["path"])

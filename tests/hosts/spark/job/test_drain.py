@@ -16,9 +16,8 @@ from strobe.hosts.spark.checkpoint.stage_files import stage_checkpoint
 from strobe.hosts.spark.job.job import start_job
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
-from strobe.store.session import Session
 from tests.hosts.spark.snapshot.test_savepoint import sound
-from tests.support.spark.jobs import eventually, stage
+from tests.support.spark.jobs import eventually, full_store, stage
 from tests.support.spark.ledger_data import delta_rows, read_transfers, write_transfers
 from tests.support.spark.orders import windows, windows_in
 
@@ -105,20 +104,12 @@ def test_after_a_drain_every_window_is_in_its_table_and_a_later_run_goes_on(star
     assert delta_rows(tmp_path / "out/minutes", "select sum(rows)::BIGINT from t") == [(200,)]
 
 
-def test_a_drain_whose_savepoint_fails_leaves_the_job_running(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_whose_savepoint_fails_leaves_the_job_running(start: Start, tmp_path: Path) -> None:
     data = write_transfers(tmp_path / "in", files=2, rows=40)
     job = start()
     ran(job, 2)
-
-    def full(self: Session, files: object) -> None:
-        raise Failed("No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "put_files", full)
-        with pytest.raises(Failed, match="No space left"):
-            job.stop_with_savepoint(tmp_path / "there", drain=True)
+    with full_store(), pytest.raises(Failed, match="No space left"):
+        job.stop_with_savepoint(tmp_path / "there", drain=True)
     assert job.state is strobe.JobState.RUNNING
     write_transfers(tmp_path / "in", files=4, rows=40)
     ran(job, 4)

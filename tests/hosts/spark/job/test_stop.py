@@ -9,9 +9,8 @@ import pytest
 import strobe
 from strobe.model.errors import Failed, Misuse
 from strobe.model.ids import ChannelId, NodeId
-from strobe.store.session import Session
 from tests.hosts.spark.snapshot.test_savepoint import World, in_background, sound, under_way, world
-from tests.support.spark.jobs import channel_rows, eventually
+from tests.support.spark.jobs import channel_rows, eventually, full_store
 
 pytestmark = pytest.mark.spark
 __all__ = ["world"]
@@ -46,18 +45,10 @@ def test_after_the_savepoint_of_a_stop_no_stage_writes_more_and_a_run_goes_on_fr
     assert sorted(door.through) == list(range(100))
 
 
-def test_a_stop_whose_savepoint_fails_leaves_the_job_running(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_whose_savepoint_fails_leaves_the_job_running(world: World, tmp_path: Path) -> None:
     job = world.job
-
-    def full(self: Session, files: object) -> None:
-        raise Failed("No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "put_files", full)
-        with pytest.raises(Failed, match="No space left"):
-            job.stop_with_savepoint(tmp_path / "there")
+    with full_store(), pytest.raises(Failed, match="No space left"):
+        job.stop_with_savepoint(tmp_path / "there")
     assert job.state is strobe.JobState.RUNNING
     world.feed(3)
     eventually(lambda: len(world.door.through) == 60, "every stage goes on", job)

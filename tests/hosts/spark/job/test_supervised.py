@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.processes import alive, children, command, family
 from tests.support.spark.ledger_data import write_transfers
-from tests.support.spark.orders import PIPELINE, Place, until
+from tests.support.spark.orders import PIPELINE, Place
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -42,23 +43,23 @@ def test_a_job_gets_up_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> No
         return int(now["supervisor"]["restarts"]) if now.get("state") == "running" and "stages" in now else -1
 
     try:
-        until(lambda: restarts() == 0, "it runs")
+        eventually(lambda: restarts() == 0, "it runs")
         driver = int(status()["pid"])
         assert driver != supervisor
         before = family(driver)
         os.kill(driver, signal.SIGKILL)
-        until(lambda: restarts() == 1, "the driver is started again")
+        eventually(lambda: restarts() == 1, "the driver is started again")
         assert not any(map(alive, before)), "something of the first driver is left"
         assert status()["supervisor"]["cause"] == "its driver was killed by signal 9"
 
         os.kill(jvm_of(int(status()["pid"])), signal.SIGKILL)
-        until(lambda: restarts() == 2, "a driver whose JVM died is started again")
+        eventually(lambda: restarts() == 2, "a driver whose JVM died is started again")
         assert "JVM was killed by signal 9" in status()["supervisor"]["cause"]
         assert "supervised by process" in place.strobe("status", "windows").stdout
 
         whole = family(supervisor)
         os.kill(supervisor, signal.SIGTERM)
-        until(lambda: not any(map(alive, whole)), "everything has ended")
+        eventually(lambda: not any(map(alive, whole)), "everything has ended")
         assert status()["state"] == "stopped"
         events = [json.loads(line) for line in told.read_text().splitlines()]
         assert [e["type"] for e in events if e["type"] == "job.restarted"] == ["job.restarted"] * 2

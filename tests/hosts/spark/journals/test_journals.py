@@ -189,7 +189,7 @@ def test_questions_that_make_no_sense_are_refused(spark: SparkSession, tmp_path:
     named = events.withColumn("state", F.when(F.col("state").isNotNull(), F.struct(F.col("state").alias("money"))))
     a, b = journal.header.graph.nodes[:2]
     for number, (table, text, why) in enumerate([
-        (named, f"{a}.money + {b}.money < 3", "is no conjunction"),
+        (named, f"{a}.money + {b}.money < 3", "is not a conjunction"),
         (named, "zed.money < 3", "there is no node 'zed'"),
         (named, f"{a}.monye < 3", "cannot be evaluated"),
         (named.withColumn("state", F.lit(None).cast(named.schema["state"].dataType)), f"{a}.money < 3", "is null"),

@@ -244,7 +244,7 @@ def produce_at(servers: str, topic: str, numbers: dict[int, datetime]) -> None:
         (datetime(2026, 3, 1), "has no time zone"),
         ({}, "where each topic begins"),
         ({0: 3}, "where each topic begins"),
-        (7, "no place"),
+        (7, "is not a start"),
     ],
 )
 def test_a_place_in_topics_that_cannot_be_is_refused(starting: Any, wrong: str) -> None:

@@ -204,7 +204,7 @@ def test_nothing_is_read_at_a_place_that_nobody_has_named(tmp_path: Path) -> Non
 def test_a_position_that_no_sink_would_write_is_refused(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
     sink, more = SINKS[kind]
     position = {"path": str(tmp_path / "job" / "out"), **more, **changes}
-    with pytest.raises(Damaged, match="what no sink says of itself"):
+    with pytest.raises(Damaged, match="a position that no sink has written"):
         sink.outlook(position, context(tmp_path / "job", None), fork=False, again=False)
 
 

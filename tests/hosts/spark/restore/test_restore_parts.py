@@ -32,7 +32,7 @@ def test_partitions_are_for_all_stages_or_for_one() -> None:
 
 @pytest.mark.parametrize("word", ["0", "-1", "x", "", "=3", "a=", "a=0", "1.5", "a=b"])
 def test_what_is_no_number_of_partitions_is_refused(word: str) -> None:
-    with pytest.raises(Misuse, match="no number of partitions"):
+    with pytest.raises(Misuse, match="not a number of partitions"):
         parse_partitions((word,))
 
 

@@ -25,8 +25,7 @@ from strobe.store.consistency import check_manifest
 from strobe.store.layout import SAVEPOINT_MARKER
 from strobe.store.locate import locate
 from strobe.store.manifest import Manifest
-from strobe.store.session import Session
-from tests.support.spark.jobs import Overtaking, eventually, stage
+from tests.support.spark.jobs import Overtaking, eventually, full_store, stage
 from tests.support.spark.ledger_data import read_transfers, write_transfers
 
 pytestmark = pytest.mark.spark
@@ -221,17 +220,11 @@ def test_a_target_that_is_taken_or_cannot_be_written_is_refused_before_anything_
 
 
 def test_a_savepoint_that_fails_midway_counts_for_nothing_and_leaves_nothing_behind(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path
 ) -> None:
     job = world.job
-
-    def full(self: Session, files: object) -> None:
-        raise Failed("No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "put_files", full)
-        with pytest.raises(Failed, match="No space left"):
-            job.savepoint(tmp_path / "there")
+    with full_store(), pytest.raises(Failed, match="No space left"):
+        job.savepoint(tmp_path / "there")
     assert not (tmp_path / "there").exists()
     assert job.status().failures_in_a_row == 0
     assert job.status().state == "running"

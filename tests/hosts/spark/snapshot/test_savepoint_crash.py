@@ -28,7 +28,8 @@ from strobe.store.layout import BUCKET_SAVEPOINT_MARKER, JobLayout
 from strobe.store.s3 import S3Store
 from tests.support.spark.images import Images, WatchedDriver
 from tests.support.spark.ledger_data import write_transfers
-from tests.support.spark.orders import PATIENCE, PIPELINE, Place, until, windows, windows_in
+from tests.support.spark.orders import PATIENCE, PIPELINE, Place, windows, windows_in
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -60,10 +61,12 @@ def drive(place: Place, files: int) -> WatchedDriver:
     driver = WatchedDriver(place.root, "run", str(PIPELINE), "--home", str(place.root / "home"), env=place.env())
     try:
         ours = driver.process.pid
-        until(
-            lambda: place.runtime().get("pid") == ours and bool(place.runtime().get("port")), "it runs", driver.process
+        eventually(
+            lambda: place.runtime().get("pid") == ours and bool(place.runtime().get("port")),
+            "it runs",
+            process=driver.process,
         )
-        until(lambda: counted(place) >= files, "it has counted what is there", driver.process)
+        eventually(lambda: counted(place) >= files, "it has counted what is there", process=driver.process)
     except BaseException:
         driver.kill()
         raise
@@ -134,7 +137,7 @@ def resume(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
         files = add_file(place)
         job = start_job(load_pipeline(str(PIPELINE)), home=str(place.root / "home"), spark=spark)
         jobs.append(job)
-        until(lambda: counted(place) >= files, "it has counted what is there")
+        eventually(lambda: counted(place) >= files, "it has counted what is there")
         return job
 
     yield start

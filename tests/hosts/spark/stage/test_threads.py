@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,6 @@ PATIENCE = 60.0
 
 def stale() -> OSError:
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
-
-def await_(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, f"it never happened: {what}"
-        threading.Event().wait(0.005)
 
 
 class Failing:
@@ -76,7 +68,7 @@ def test_an_idle_source_answers_a_snapshot_although_its_checkpoint_could_not_be_
     looks = Failing(spark_checkpoint.is_committed, stale(), 3)
     monkeypatch.setattr(spark_checkpoint, "is_committed", looks)
     world.trigger(1)
-    await_(lambda: "a" in world.parts(1), "its acknowledgement")
+    eventually(lambda: "a" in world.parts(1), "its acknowledgement")
     assert looks.calls > 3
 
 
@@ -86,9 +78,9 @@ def test_a_barrier_that_cannot_be_placed_fails_its_snapshot_and_the_next_one_suc
     output = world.channels["a"]
     monkeypatch.setattr(output, "place_barrier", Failing(output.place_barrier, stale(), 1))
     world.trigger(1)
-    await_(lambda: world.declined(1) == ["a"], "its refusal")
+    eventually(lambda: world.declined(1) == ["a"], "its refusal")
     world.trigger(2)
-    await_(lambda: "a" in world.parts(2), "its acknowledgement")
+    eventually(lambda: "a" in world.parts(2), "its acknowledgement")
     assert "a" not in world.parts(1)
 
 
@@ -107,7 +99,7 @@ def test_an_agent_that_cannot_go_on_says_so(
     agent.start(Incarnation(2))
     monkeypatch.setattr(agent._life, "at_rest", Failing(StageLife.at_rest, error, None))
     world.trigger(1)
-    await_(lambda: said == [error], "that it is broken")
+    eventually(lambda: said == [error], "that it is broken")
 
 
 @pytest.mark.spark
@@ -171,13 +163,13 @@ def beating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobHome
 def next_beat(home: JobHome) -> None:
     lock = home.path(home.layout.lock)
     os.utime(lock, (0, 0))
-    await_(lambda: lock.stat().st_mtime > 0, "a sign of life")
+    eventually(lambda: lock.stat().st_mtime > 0, "a sign of life")
 
 
 def test_the_heart_beats_on_after_an_error_that_passes(beating: JobHome, monkeypatch: pytest.MonkeyPatch) -> None:
     check = Failing(beating.check_owner, stale(), 3)
     monkeypatch.setattr(beating, "check_owner", check)
-    await_(lambda: check.calls > 3, "another look")
+    eventually(lambda: check.calls > 3, "another look")
     next_beat(beating)
 
 

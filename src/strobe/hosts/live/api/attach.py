@@ -131,7 +131,7 @@ class Service(Process):
         for connection in list(self._connections().values()):
             if connection.accepted:
                 self._serve(connection)
-                # After the first turn of all callbacks: each is there before any reads on.
+                # After the first turn of all callbacks: every connection exists before any callback reads on.
                 asyncio.get_running_loop().call_soon(connection.reader.give)
 
     async def open_connection(self, node: str) -> tuple[asyncio.StreamReader, AttachedWriter]:
@@ -168,7 +168,7 @@ class Service(Process):
                 connections[sender].reader.feed_data(message)
 
     def is_active(self) -> bool:
-        """Nobody can see what its own coroutines are about to do."""
+        """Always: what the service's own coroutines will do is not known."""
         return True
 
     def on_stop(self) -> None:
@@ -188,7 +188,7 @@ class Service(Process):
             connection.reader.keep(unread)
         self.set_state(state["state"])
 
-    # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _connections(self) -> dict[str, _Connection]:
         found: dict[str, _Connection] = self.__dict__.setdefault("_open_connections", {})
@@ -214,7 +214,7 @@ class Service(Process):
             task.get_loop().call_exception_handler({"message": "the service failed", "exception": error})
 
     def _say(self, peer: str, message: Any) -> None:
-        """A step of its own: it comes from no handler."""
+        """Send as a step of its own: it does not come from a handler."""
         self._runtime.act({"write": peer}, self.send, peer, message)
 
     def _close(self, peer: str) -> None:

@@ -11,7 +11,7 @@ Nothing that arrives can name code to run: a name only picks a class that this p
 body is checked against that class's annotations. What does not fit is an error that names the field.
 
 A message is decoded by one call: all registered classes are one tagged union, in which the name picks the class. What
-that call refuses is decoded again in two steps, which find the words for the error.
+that call refuses is decoded again in two steps, which find out what is wrong.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import msgspec
 from strobe.model.cut import Json
 from strobe.model.errors import Misuse, PeerFault
 from strobe.model.ids import SnapshotId
+from strobe.model.text import shortened
 
 __all__ = [
     "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
@@ -110,7 +111,8 @@ def encode_message(value: Any) -> bytes:
 
 
 def encoding() -> tuple[Mapping[type, bytes], Callable[[Any], bytes]]:
-    """What `encode_message` adds: the head for each class, and the encoder of what follows. For senders in a hurry."""
+    """What `encode_message` adds: the head for each class, and the encoder of what follows. For the fast path of
+    sending."""
     return _heads, _encode
 
 
@@ -149,7 +151,7 @@ def _first_item(item: bytes) -> _Entry:
 
 
 def _entry(name: str, cls: Any) -> type:
-    """`[name, body]`. Never part of a cycle, hence of no interest to the garbage collector."""
+    """`[name, body]`. It is never part of a cycle, so the garbage collector need not track it."""
     return msgspec.defstruct(
         f"Item_{name}", [("body", cls)], array_like=True, tag=name, forbid_unknown_fields=True, gc=False
     )
@@ -211,7 +213,7 @@ def count_of(item: bytes) -> tuple[SnapshotId, int] | None:
 def item_to_json(item: bytes) -> Json:
     """A message as a journal shows it, or PeerFault; needs no registered class. `message_from_json` gives it back.
 
-    A plain value that JSON does not have (bytes, keys that are no text), or that would look like a message, goes with
+    A plain value that JSON does not have (bytes, keys that are not text), or that would look like a message, goes with
     its bytes: nothing is lost.
     """
     match decode_plain(item):
@@ -281,7 +283,7 @@ def decode_plain(data: bytes | memoryview) -> Any:
     try:
         return _plain(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerFault(f"{len(data)} bytes are no value: {error}.") from None
+        raise PeerFault(f"{len(data)} bytes are not a value: {error}.") from None
 
 
 def encode_state(state: Any, whose: str) -> bytes:
@@ -352,5 +354,4 @@ def _find(value: Any, path: str, depth: int) -> tuple[str, Any]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return shortened(repr(value), 60)

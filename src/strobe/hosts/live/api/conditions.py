@@ -24,7 +24,7 @@ class Condition:
     _condition: condition.Condition
 
     def check(self, process: Any) -> None:
-        """That the process has the fields that the condition asks for, or Unevaluable."""
+        """Check that the process has the fields that the condition asks for; else Unevaluable."""
         self._condition.check({self._subject: process})
 
     def holds(self, process: Any) -> bool:

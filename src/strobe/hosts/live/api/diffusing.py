@@ -36,7 +36,7 @@ from strobe.protocol.dijkstra_scholten import (
 __all__ = ["AsyncDetecting", "Detecting", "TerminationSignal", "check_root", "ways_back"]
 
 SAVED: Final = "@termination"  # the key of the machine's part in a recorded state
-STATE: Final = "@state"  # the process's own part, where that is no dict
+STATE: Final = "@state"  # the process's own part, where that is not a dict
 
 
 @message
@@ -50,7 +50,7 @@ class TerminationSignal:
 def check_root(graph: Graph, root: str) -> None:
     """Signals go back: every channel needs one that leads the other way."""
     if root not in graph.nodes:
-        raise Misuse(f"The root {root!r} is no node.", next=f"The nodes are: {', '.join(graph.nodes)}.")
+        raise Misuse(f"The root {root!r} is not a node.", next=f"The nodes are: {', '.join(graph.nodes)}.")
     for node in graph.nodes:
         ways_back(graph, node)
 
@@ -72,7 +72,7 @@ def ways_back(graph: Graph, node: NodeId) -> dict[ChannelId, ChannelId]:
 
 
 class Detecting(Process):
-    """Stands between the node and the user's process: a process to the one, the runtime to the other."""
+    """Stands between the node and the user's process: the node sees a process, the process sees its runtime."""
 
     def __init__(self, graph: Graph, runtime: Runtime, *, root: bool, announce: Callable[[], None]) -> None:
         self.inner: Process = Process()
@@ -137,7 +137,7 @@ class Detecting(Process):
     def send(self, to: str, message: Any) -> None:
         channel = self._by_name.get(to)
         if channel is None:
-            self._runtime.send(to, message)  # says why it cannot
+            self._runtime.send(to, message)  # raises if it cannot be sent
             return
         if not self._machine.active:
             raise Misuse(
@@ -171,7 +171,7 @@ class Detecting(Process):
 
     def act(self, action: Json, handler: Callable[..., Any], *args: Any) -> None:
         raise Misuse(
-            f"{self.name} acts by itself, and nobody can tell when it will not: its end cannot be detected.",
+            f"{self.name} acts by itself, so it is not known when it stops: the end cannot be detected.",
             next="Leave the root out of the topology.",
         )
 

@@ -24,7 +24,7 @@ def load_topology(target: str) -> Topology:
         file = Path(path)
     if file.suffix not in (".toml", ".py") or (name and file.suffix == ".toml"):
         raise Misuse(
-            f"{target!r} is no topology.",
+            f"{target!r} is not a topology.",
             untouched="Nothing was started.",
             next="Name FILE.toml, FILE.py or FILE.py:NAME.",
         )

@@ -81,7 +81,7 @@ class Process:
     def on_stop(self) -> None:
         """This life is over, because the system goes back to a snapshot or ends. Nothing can be sent any more."""
 
-    # ── what it says of itself, asked of a recorded state ───────────────────────────────────────────────────────────
+    # ── questions about a recorded state ────────────────────────────────────────────────────────────────────────────
     #
     # By `strobe live check` and `System.check`, of an instance that only looks at its state: nothing can be sent. A
     # class may also have `holds()`, what others may wait for, in words; and for garbage `objects()`, the objects that
@@ -160,7 +160,7 @@ class Process:
         """The state, as a value that the codec can write. It is written before the next step, or from a copy."""
         if not dataclasses.is_dataclass(self):
             raise Misuse(
-                f"{type(self).__name__} is no dataclass, and has no snapshot() and restore() of its own.",
+                f"{type(self).__name__} is not a dataclass, and has no snapshot() and restore() of its own.",
                 next="Make it a dataclass, or define both.",
             )
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -158,7 +158,7 @@ def ring(names: Iterable[str]) -> tuple[Channel, ...]:
 def parse_address(text: str, node: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise Misuse(f"Node {node}: {text!r} is no address.", next="An address is HOST:PORT, such as 10.0.0.7:7001.")
+        raise Misuse(f"Node {node}: {text!r} is not an address.", next="It is HOST:PORT, such as 10.0.0.7:7001.")
     return host.strip("[]"), int(port)
 
 
@@ -194,12 +194,12 @@ def load_class(path: str, node: str) -> type[Process]:
             next="Write module:Class or file.py:Class, and start where the module can be imported.",
         ) from error
     if not (isinstance(found, type) and issubclass(found, Process)):
-        raise Misuse(f"Node {node}: {path!r} is no subclass of Process.")
+        raise Misuse(f"Node {node}: {path!r} is not a subclass of Process.")
     return found
 
 
 def load_module(name: str) -> Any:
-    """By its name, or by its file."""
+    """Load a module by its name, or by its file."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     file = Path(name).resolve()
@@ -208,7 +208,7 @@ def load_module(name: str) -> Any:
         return loaded
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
+        raise ImportError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)

@@ -1,1 +1,1 @@
-"""Who decides: when snapshots start and end, which one is restored, and what must be remembered."""
+"""The coordinator: when snapshots start and end, which one is restored, and what must be remembered."""

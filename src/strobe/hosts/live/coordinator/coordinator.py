@@ -2,8 +2,8 @@
 
 Two machines: `Coordinator` decides when snapshots start, are written, given up and disposed of; `RestoreCoordinator`
 brings a snapshot to life, which is also how a system starts (from snapshot 0, the beginning) and how it comes back when
-a node is lost. This module gives them time and words from the nodes, and performs their effects: control messages, the
-store, the job record. What blocks, runs in one thread, in order.
+a node is lost. This module gives them the time and the nodes' messages, and performs their effects: control messages,
+the store, the job record. What blocks, runs in one thread, in order.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ class LiveCoordinator:
         self._gathering: dict[SnapshotId, Gathering] = {}
         self._intake = Intake(Path(store.objects.describe()))
         self._requests = Requests()
-        self._faults: dict[NodeId, str] = {}  # why nodes are about to end
+        self._faults: dict[NodeId, str] = {}  # the reasons that nodes gave before they ended
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._figures_asked: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = False
         newest = max((record.now.snapshot, *store.list()), default=0)
-        # Everyone starts a snapshot of its own accord: markers then meet markers, and no node need be reachable.
+        # Every node starts a snapshot by itself: then it need not be reachable from any other node.
         self._snapshots = Coordinator(
             dict.fromkeys(self.graph.nodes, ()), settings, next_snapshot=newest + 1, retained=store.list()
         )
@@ -263,7 +263,7 @@ class LiveCoordinator:
     async def _go_back(self) -> None:
         """To the last complete snapshot of this life, or else to what the life began from.
 
-        Never to a newer one of another timeline: whoever rolled the system back does not want that one. The thread has
+        Never to a newer one of another timeline: that timeline was left by a restore. The thread has
         finished by then what it was writing: a snapshot that becomes complete while a node dies counts.
         """
         try:
@@ -414,7 +414,7 @@ class LiveCoordinator:
         while self._asked:
             self.peer_said(self._asked.pop(), control.SnapshotAsked(restored.incarnation))
 
-    # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def say(self, node: NodeId, message: control.Control) -> None:
         self._peers[node].say(message)

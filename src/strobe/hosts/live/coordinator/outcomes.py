@@ -76,7 +76,7 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 def guarded(listener: Listener | None) -> Listener:
-    """Whatever the listener raises, the system goes on."""
+    """The listener, with its errors logged: the system goes on."""
 
     def tell(event: Event) -> None:
         if listener is None:

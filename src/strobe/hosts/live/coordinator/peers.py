@@ -1,7 +1,7 @@
 """The coordinator's view of one node: a control session that outlives connections, and whether the node is there.
 
 A node is *lost* when its process is gone or another one answers in its place, or when it has not been reached for a
-while; it is *back* when a process answers. What a connection alone does is nobody's business: the session resumes.
+while; it is *back* when a process answers. A connection that breaks does not matter: the session resumes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class Peer:
         self, number: int, bulk: Iterator[tuple[str, bytes]], message: Control, on_failed: Callable[[str], None]
     ) -> None:
         """Sends the pieces (of a state, or of a channel's content), no faster than they are taken, and then the
-        message. What was on its way so before is given up. `on_failed` hears why the pieces cannot be read."""
+        message. Pieces of an earlier call that are still waiting are dropped. `on_failed` hears why the pieces cannot
+        be read."""
         self._stop_streaming()
         leaving = self._leaving(number, bulk, message, on_failed)
         if not self._take_turn(leaving):
@@ -138,7 +139,7 @@ class Peer:
             self._uncongested.set()
 
     async def last_words(self, seconds: float = 1.0) -> None:
-        """The process is known to have ended: what it said before that has come when its connection has ended too."""
+        """The process has ended. Wait for the end of its connection: then everything that it said has come."""
         deadline = asyncio.get_running_loop().time() + seconds
         while self._dialer is not None and self._dialer.link.connected:
             if asyncio.get_running_loop().time() > deadline:

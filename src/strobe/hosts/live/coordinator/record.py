@@ -1,7 +1,7 @@
 """What a live system remembers between starts: the two numbers that order time, and the highest snapshot id.
 
 One coordinator at a time runs a system: it holds the job's lock, which the kernel lets go of when it dies. A number is
-taken by making it durable first; who finds a higher one there has been superseded.
+taken by making it durable first; a coordinator that finds a higher one there has been replaced.
 """
 
 from __future__ import annotations

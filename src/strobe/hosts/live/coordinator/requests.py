@@ -44,7 +44,7 @@ class Requests:
         return name, outcome
 
     def of(self, name: str | None) -> Request:
-        """A snapshot that nobody asked for is one of the periodic ones."""
+        """The request of a snapshot; None for a periodic one."""
         return _NOBODY if name is None else self._open.get(name, _NOBODY)
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class Requests:
 
 
 def take_place(directory: Path, others: Iterable[Path | None] = ()) -> None:
-    """A savepoint is alone in its directory: one that is empty, or is made. Whatever else is there is somebody's."""
+    """Make the savepoint's directory. It must be new or empty: other files belong to somebody else."""
     untouched = "No snapshot was started; the system runs on."
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -91,6 +91,6 @@ def take_place(directory: Path, others: Iterable[Path | None] = ()) -> None:
 
 
 def ignore_outcome(outcome: asyncio.Future[SnapshotId]) -> None:
-    """Nobody waits for it; the log has it."""
+    """Nobody waits for the outcome; it is in the log."""
     if not outcome.cancelled():
         outcome.exception()

@@ -95,7 +95,7 @@ class Revival:
         return self._machine.timeline
 
     def request(self, loaded: Loaded) -> None:
-        """As soon as no node is missing."""
+        """Start to restore this snapshot, as soon as no node is missing."""
         self.loaded = loaded
         self.underway = True
         self.feed(RestoreRequested(loaded.snapshot))

@@ -1,7 +1,7 @@
 """The journal of a system that has run, out of the parts in its home.
 
 The parts do not say of which graph they are; it is noted beside them at the start, and a start with another graph is
-refused, because two graphs make no journal.
+refused, because a journal has one graph.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from pathlib import Path
 
 from strobe.hosts.live.api.topology import Topology
 from strobe.hosts.live.journal.merge import Merging
+from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged, Failed, Misuse
 from strobe.model.graph import graph_from_json, graph_to_json
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
+from strobe.store.small_files import read_object
 
 __all__ = ["has_journal", "journal_directory", "note_graph", "whole_journal"]
 
 
 def journal_directory(home: Path, name: str) -> Path:
-    return home.absolute() / JobLayout(name).root / "journal"
+    return home.absolute() / JobLayout(name).journal
 
 
 def has_journal(home: Path, name: str) -> bool:
@@ -31,20 +33,21 @@ def note_graph(home: Path, topology: Topology) -> None:
     note = _note(home, topology.name)
     value = {"graph": graph_to_json(topology.graph), "protocol": topology.protocol}
     try:
-        if note.exists() and json.loads(note.read_bytes()) != value:
+        if note.exists() and read_object(note) != value:
             raise Misuse(
                 f"The journal in {note.parent} is of another topology than this.",
                 untouched="Nothing was started.",
                 next="Write it out (strobe live journal) and delete it, or start without --journal.",
             )
         note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(value))
+        write_durably(note, json.dumps(value))
     except (OSError, ValueError) as error:
         raise Failed(f"{note} cannot be used: {error}.", untouched="Nothing was started.") from error
 
 
 def whole_journal(home: Path, name: str) -> Merging:
-    """What nodes write while it is read would look like receipts without sends: the system must have ended."""
+    """The whole journal. The system must have ended: lines that nodes write meanwhile could look like receipts without
+    sends."""
     if is_held(home, name):
         raise Misuse(
             f"System {name!r} runs: its journal is still being written.",
@@ -53,7 +56,7 @@ def whole_journal(home: Path, name: str) -> Merging:
         )
     note = _note(home, name)
     try:
-        value = json.loads(note.read_bytes())
+        value = read_object(note)
         graph, protocol = graph_from_json(value["graph"]), str(value["protocol"])
     except FileNotFoundError:
         raise Misuse(

@@ -2,7 +2,7 @@
 
 Theory
 ------
-Within an incarnation the order of one node's lines is its own. A receipt bears the number of its message on its
+Within an incarnation the order of one node's lines is its own. A receipt has the number of its message on its
 channel, so what caused it is written down as it happens; a receipt must follow its send. A sender numbers its messages
 as it sends them: "has it been sent?" is a comparison with the last number seen on that channel. So the parts are merged
 as they are read, taking lines of each node in turn for as long as what they receive has been sent. What is in memory is
@@ -47,7 +47,7 @@ def merge_to_file(
 
 
 def merge(directory: Path, graph: Graph, name: str, protocol: str = "chandy-lamport") -> Journal:
-    """In memory."""
+    """The merged journal, in memory."""
     merging = Merging(directory, graph, name, protocol)
     return Journal(merging.header, list(merging.events()))
 
@@ -143,7 +143,7 @@ def _lines(life: Path, name: str, read: Callable[[Any], Any]) -> Iterator[Any]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        return  # nothing was written by then
+        return  # the file is still empty
     with file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -152,7 +152,7 @@ def _lines(life: Path, name: str, read: Callable[[Any], Any]) -> Iterator[Any]:
                 value = read(json.loads(line))
             except (Fault, ValueError, LookupError, TypeError) as error:
                 raise Damaged(
-                    f"{path}, line {number}: this is no line of a journal ({error}).",
+                    f"{path}, line {number}: this is not a line of a journal ({error}).",
                     untouched="The file was not changed.",
                 ) from None
             yield value
@@ -185,7 +185,7 @@ def _interleave(parts: Mapping[NodeId, Iterator[Event]], sent: dict[ChannelId, i
                     break
                 rest[node] = event = following
             moved = moved or taken > 0
-        stuck = not moved  # a send is missing: its receipt comes all the same, and the verifier will say so
+        stuck = not moved  # a send is missing: its receipt is written anyway, and the verifier will report it
 
 
 def _waits(event: Event, sent: Mapping[ChannelId, int], markers: Mapping[ChannelId, set[SnapshotId]]) -> bool:

@@ -1,8 +1,8 @@
 """A user's own processes as an application that can be replayed: each step of a journal, through the same handlers.
 
 A handler is a function of the process's state, the message and its sender, or the name of the timer: that is what lets
-a journal without states say what every state was. Whoever reads a clock, throws dice, looks into a file or depends on
-the order of a set breaks this, and is found out by what it sends or by what a snapshot recorded
+a journal without states say what every state was. A handler that reads a clock, uses random numbers, reads a file or
+depends on the order of a set breaks this, and is noticed by what it sends or by what a snapshot recorded
 (`strobe.predicates.faithful`).
 
 Handlers really run: what they do outside the system (files, requests) they do again. They can send nothing, their
@@ -133,16 +133,17 @@ def _handler(process: Process, action: Json) -> tuple[Callable[..., Any], tuple[
     for key, name in _HANDLERS.items():
         if isinstance(action, dict) and key in action:
             return getattr(process, name), (str(action[key]),) if key == "timer" else ()
-    raise Misuse(f"The journal has an action of {process.name} that is no handler's: {action!r}.")
+    raise Misuse(f"The journal has an action of {process.name} that is not a handler's: {action!r}.")
 
 
 def _state(process: Process) -> Json:
-    """As a snapshot would show it."""
+    """The state as a snapshot would show it."""
     return to_json(decode_plain(encode_state(process.snapshot(), process.name)))
 
 
 def _restore(process: Process, state: Json) -> None:
-    """From JSON, which has bytes as text and every key as text; the annotations of a dataclass say what they were."""
+    """Restore a state from JSON, which has bytes and every key as text; the annotations of a dataclass say what they
+    were."""
     own = process.inner if isinstance(process, Detecting) else process
     if isinstance(process, Detecting) or type(own).restore is not Process.restore or not is_dataclass(own):
         if isinstance(process, Detecting) and type(own).restore is Process.restore and isinstance(state, dict):
@@ -150,7 +151,7 @@ def _restore(process: Process, state: Json) -> None:
         process.restore(state)
         return
     if not isinstance(state, dict):
-        raise Misuse(f"The journal's state of {process.name} is no state of {type(own).__name__}.")
+        raise Misuse(f"The journal's state of {process.name} is not a state of {type(own).__name__}.")
     process.restore({**state, **_native(own, state)})
 
 
@@ -166,7 +167,7 @@ def _native(process: Process, state: Mapping[str, Json]) -> dict[str, Any]:
                     value = msgspec.convert(state[name], hints[name], str_keys=True, strict=strict)
                     found[name] = decode_plain(encode_state(value, process.name))
                     break
-            # If neither does, `restore` says what does not fit.
+            # If neither fits, `restore` says what is wrong.
     return found
 
 

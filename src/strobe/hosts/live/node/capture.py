@@ -4,8 +4,9 @@ Theory
 ------
 A small state is encoded on the spot: that takes less than anything else would. A large one is left to a forked child,
 which sees memory as it was at the fork, whatever the parent does meanwhile (copy on write), encodes it, writes it into
-a pipe and ends. The parent stands still for the fork alone. What a child does is bounded on purpose: it closes what it
-has inherited, encodes, writes, and leaves by `os._exit`; it runs no handlers, no event loop, no cleanup of the parent.
+a pipe and ends. The parent is stopped only for the fork itself. What a child does is bounded on purpose: it closes what
+it has inherited, encodes, writes, and leaves by `os._exit`; it runs no handlers, no event loop, no cleanup of the
+parent.
 
 Whether a state is large is estimated by walking over at most a few thousand of its parts.
 """
@@ -185,7 +186,7 @@ _ERROR: Final = b"E"
 
 
 def _write_and_leave(state: Any, whose: str, pipe: int) -> None:
-    """The child's whole life."""
+    """Everything that the child does."""
     code = 1
     try:
         # A child that kept the sockets would keep the parent's port and connections alive after the parent's death.

@@ -191,7 +191,7 @@ class Life:
             self._owner.failed(error)
 
     def _take_singly(self, channel: ChannelId, items: list[bytes]) -> None:
-        """Somebody looks at the process after each message, and may hold it there."""
+        """One message at a time: a breakpoint is judged after each, and may hold the process there."""
         for index, item in enumerate(items):
             if self._holding:
                 self._held.append(partial(self.take, channel, items[index:]))
@@ -220,7 +220,7 @@ class Life:
             self._unpause(end)
 
     def look_soon(self) -> None:
-        """Between two steps."""
+        """Call `look` between two steps."""
         self._call(self.look)
 
     def look(self) -> None:
@@ -233,7 +233,7 @@ class Life:
 
     def initiate(self, snapshot: SnapshotId) -> None:
         if self._holding:
-            self._step(Initiate(snapshot))  # no handler runs, and none will before this is done
+            self._step(Initiate(snapshot))  # no handler is running, and none starts before this is done
         else:
             self._call(partial(self._step, Initiate(snapshot)))
 
@@ -335,7 +335,7 @@ class Life:
                 self._perform(effect)
 
     def _deliver(self, channel: ChannelId, batch: list[bytes]) -> Any:
-        """Calls the handler with each message of the run; the last call's result is for who awaits it."""
+        """Calls the handler with each message of the run; the result of the last call is returned, to be awaited."""
         end, handler, decode = self.inputs[channel], self.process.on_message, decode_message
         sender, result = end.sender, None
         self.channel = channel

@@ -85,7 +85,7 @@ def main() -> int:
             gc.collect()
             gc.freeze()
             os.set_blocking(0, False)
-            with contextlib.suppress(PermissionError):  # a file: nobody can close that
+            with contextlib.suppress(PermissionError):  # standard input is a file: it cannot be closed by the starter
                 asyncio.get_running_loop().add_reader(0, _parent_gone)
 
         await run_node(config, ready)
@@ -99,7 +99,8 @@ def main() -> int:
 
 
 def _prints_to_log() -> None:
-    """Nobody reads the pipe any more: what handlers print would fill it, and then block them for ever."""
+    """Send standard output to the log: nobody reads the pipe any more, and what handlers print would fill it and block
+    them."""
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 

@@ -2,8 +2,8 @@
 
 The coordinator's control connection brings orders; peers' connections bring channels. Every connection of a channel
 belongs to one incarnation, which its greeting names; `strobe.protocol.restore.RestoreParticipant` judges it, and every
-run of messages after it. An error in a handler ends the process: what it would do next rests on a state that nobody can
-vouch for. The system then goes back to its last snapshot.
+run of messages after it. An error in a handler ends the process: what it would do next depends on a state that may be
+wrong. The system then goes back to its last snapshot.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Node:
         elif isinstance(message, Go):
             self._tell(Start(Incarnation(message.incarnation)))
         elif isinstance(message, SetBreak | ClearBreak):
-            if life is not None and self._watch is not None:  # else the next life's orders will say it
+            if life is not None and self._watch is not None:  # else the orders of the next life say so
                 if isinstance(message, SetBreak):
                     self._watch.set(message.number, message.condition)
                 else:
@@ -345,7 +345,7 @@ class Node:
         return life
 
     def _came(self, order: Order, channel: str, size: int) -> bytes:
-        """What came in pieces ahead of the order."""
+        """The bytes that came in pieces ahead of the order."""
         data = self._pieces.pop((order.incarnation, channel), bytearray())
         if len(data) != size:
             what = f"the content of {channel}" if channel else "its state"
@@ -433,7 +433,7 @@ class Node:
             self.failed(error or RuntimeError(context["message"]))
 
     def failed(self, error: BaseException) -> None:
-        """The process is in a state that nobody can vouch for: it says why, and ends."""
+        """A handler failed, so the state may be wrong: the node reports why, and ends."""
         if self.ended.done():
             return
         _log.error("Node %s ends: a handler failed.", self.name, exc_info=error)

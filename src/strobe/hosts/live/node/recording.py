@@ -1,7 +1,7 @@
 """This node's parts of the snapshots that are open: state, positions, and what the input channels carried.
 
 A part is whole when its state is written, every input channel is closed, and what they held is on its way; then it is
-handed over, once. Contents leave as states do: in pieces, and no faster than they are taken.
+handed over, once. Contents are sent as states are: in pieces, and no faster than the coordinator takes them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a process calls to send, with as little as possible left to do for each message.
+"""The fast path for sending: as little work as possible for each message.
 
-`Life.send` says what may be sent where, and counts it. These two do the same for the case that everything is as it
-should be, with what they need at hand; whatever they do not expect they leave to `Life.send`, which finds the words.
-`bench/live_messages.py` measures them. Not for a life with a journal, which writes down each message, and not for
-channels that reorder, where each message gets a number and a stamp.
+`Life.send` says what may be sent where, and counts it. These two do the same for the normal case, with everything
+looked up in advance. Anything unexpected they leave to `Life.send`, which raises the error. `bench/live_messages.py`
+measures them. Not for a life with a journal, which writes down each message, and not for channels that reorder, where
+each message gets a number and a stamp.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _quick_send(outputs: Mapping[str, Output], send: Send) -> Send:
             out = outputs[to]
             item = heads[message.__class__] + encode(message)
         except Exception:
-            send(to, message)  # which says what is wrong
+            send(to, message)  # it raises the error
             return
         if len(item) > limit:
             send(to, message)

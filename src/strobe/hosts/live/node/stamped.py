@@ -1,6 +1,6 @@
 """A life over channels that reorder: Lai–Yang instead of markers.
 
-Every message bears its number on the channel, by which a journal knows it, and its sender's stamp, by which the machine
+Every message has its number on the channel, by which a journal knows it, and its sender's stamp, by which the machine
 tells what was sent before a recording. There are no markers; a count, which says how much was sent before a recording,
 travels among the messages in whatever order. A recorded channel holds its messages as they came, numbers included.
 """

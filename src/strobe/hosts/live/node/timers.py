@@ -1,4 +1,5 @@
-"""A process's timers, by name. They are part of its state: a timer that has run out and not been acted upon is set."""
+"""A process's timers, by name. They are part of its state: a timer that has run out and whose handler has not run still
+counts as set."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Watch:
 
     def set(self, number: int, text: str) -> None:
         if number in self._conditions:
-            return  # its orders had it
+            return  # it was already in the orders of this life
         condition = self._read(text)
         try:
             condition.check(_own(self._life.process))
@@ -72,5 +72,5 @@ class Watch:
 
 
 def _own(process: Process) -> Process:
-    """The user's process, whatever stands around it."""
+    """The user's process, without the wrapper that detects termination."""
     return process.inner if isinstance(process, Detecting) else process

@@ -68,11 +68,11 @@ def packed_size(items: Iterable[bytes], count: int) -> int:
 
 
 def unpacked(data: bytes) -> list[bytes]:
-    """The messages; `PeerFault` if the bytes are no content."""
+    """The messages; `PeerFault` if the bytes are not the content of a channel."""
     try:
         return [bytes(raw) for raw in _raws(data)]
     except UNREADABLE as error:
-        raise PeerFault(f"{len(data)} bytes are no content of a channel: {error}.") from None
+        raise PeerFault(f"{len(data)} bytes are not the content of a channel: {error}.") from None
 
 
 def _head(count: int) -> bytes:
@@ -112,7 +112,7 @@ class Spool:
         self._write(data)
 
     def close(self) -> Data:
-        """Everything has come."""
+        """Call this when everything has come."""
         if self._file is not None:
             self._file.close()
             self._file = None

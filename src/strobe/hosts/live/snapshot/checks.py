@@ -126,7 +126,7 @@ class _Parties:
         return f"No class in this system has {wanted}(), so there is no {check} to look for: {kinds}."
 
     def _defines(self, node: NodeId, name: str) -> bool:
-        """Whether the class has a method of that name; a field that happens to be called so is none."""
+        """Whether the class has a method of that name; a field of that name does not count."""
         own = getattr(self._kinds[node], name, None)
         return isroutine(own) and own is not getattr(Process, name, None)
 
@@ -189,7 +189,7 @@ def _heap(who: str, value: Any) -> Mapping[Hashable, Iterable[Hashable]]:
 def _references(who: str, value: Any) -> Iterable[Hashable]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise Misuse(
-            f"{who} gives {value!r}, which is no list of references.",
+            f"{who} gives {value!r}, which is not a list of references.",
             untouched="Nothing was decided.",
             next="Give names of objects, in a list, a set or a tuple.",
         )

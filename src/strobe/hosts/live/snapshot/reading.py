@@ -3,7 +3,7 @@
     cut = read_cut("bank")
     total = sum(state["balance"] for state in cut.states.values())
 
-Nothing of the system need run, and none of its classes need be there: states and messages come as plain values.
+The system need not be running, and its classes need not be importable: states and messages come as plain values.
 """
 
 from __future__ import annotations

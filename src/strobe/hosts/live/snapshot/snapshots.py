@@ -71,7 +71,7 @@ class Loaded:
     timers: Mapping[NodeId, list[TimerState]] = field(default_factory=dict)
 
     def in_flight(self, channels: Iterable[ChannelId]) -> list[ChannelId]:
-        """Those that carried something."""
+        """The channels that carried something."""
         return [c for c in channels if c in self.contents and self.contents.size(c) > len(EMPTY)]
 
 
@@ -103,7 +103,7 @@ def write(gathering: Gathering, graph: Graph, job: str, protocol: str, completed
     violations += _miscounted(gathering, graph)
     if violations:
         raise InconsistentCut(
-            f"Snapshot {gathering.snapshot} is no consistent cut: {violations[0]}",
+            f"Snapshot {gathering.snapshot} is not a consistent cut: {violations[0]}",
             untouched="It was not written; earlier snapshots are untouched.",
         )
     gathering.session.complete(manifest)
@@ -158,7 +158,7 @@ def _manifest(
         content = files.get(f"c/{channel.id}")
         channels[channel.id] = ChannelRecord(
             producer=channel.source,
-            # What came first on a channel that reorders need not have been sent first: it has counts, no positions.
+            # A channel that reorders has counts, but no positions: what came first need not have been sent first.
             barrier=sent if fifo else None,
             in_flight={channel.target: InFlight(min(received, sent), sent, max(0, sent - received))} if fifo else {},
             content={} if content is None else {MESSAGES: content},
@@ -207,7 +207,7 @@ def phases_of(arrived: NodePart) -> NodeRecord:
 
 
 def closed_ms(node: NodeRecord) -> float:
-    """From the node's recording until its last input channel was closed."""
+    """The time from the node's recording until its last input channel was closed."""
     return node.alignment_ms if node.timing is None else node.sync_ms + node.timing.channels_ms
 
 
@@ -277,7 +277,7 @@ def _load(store: SnapshotStore, manifest: Manifest, graph: Graph) -> Loaded:
         for path, ref in record.content.items():
             content = contents[channel] = fetch(store, ref, f"The content of channel {channel} ({path})")
             if isinstance(content, bytes):
-                unpacked(content)  # what is damaged is said here, and not by a node
+                unpacked(content)  # damage is reported here, before a node is told to load it
         sent[channel], received[channel] = _counts(manifest, channel)
     states: dict[NodeId, Bulk] = {}
     timers = {}
@@ -297,7 +297,7 @@ def _counts(manifest: Manifest, channel: ChannelId) -> tuple[int, int]:
 
 
 def messages_in_flight(manifest: Manifest) -> int:
-    """By counting, which also works where a channel that reorders has no positions."""
+    """How many messages were in flight, by counting, which also works for channels without positions."""
     counts = [_counts(manifest, channel) for channel in manifest.channels]
     return sum(max(0, sent - received) for sent, received in counts)
 

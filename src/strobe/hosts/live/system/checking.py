@@ -53,7 +53,7 @@ class Checker:
         self.reports = tuple(CheckReport(c.name, None, 0, "no snapshot was looked at yet") for c in self._checks)
 
     async def watch(self, store: SnapshotStore) -> None:
-        """Until it is cancelled."""
+        """Look again and again, until it is cancelled."""
         while self._wanted:
             try:
                 await self.look(store)
@@ -62,7 +62,7 @@ class Checker:
             await asyncio.sleep(_PAUSE)
 
     async def look(self, store: SnapshotStore) -> None:
-        """At the newest snapshot, unless it has been looked at."""
+        """Check the newest snapshot, unless that was done."""
         if self._wanted:
             await asyncio.to_thread(self._look, store)
 
@@ -99,7 +99,7 @@ class Checker:
         self.reports = tuple(reports)
 
     def _tell(self, report: CheckReport, before: CheckReport) -> None:
-        """Once: what is found stays so, and what cannot be checked for one reason need be said only once, too."""
+        """Log it once: a finding stays, and so does the reason why a check cannot be made."""
         words = "; ".join((report.sentence, *report.details))
         if report.found is None and (before.found is not None or before.sentence != report.sentence):
             _log.warning("Check %s cannot be made on snapshot %s: %s", report.check, report.snapshot, words)

@@ -1,7 +1,8 @@
 """How other terminals reach a running system, over `strobe.hosts.shared.loopback`.
 
 `runtime.json` in the system's home says on which port, and what has become of the system. Requests are taken by threads
-and performed in the system's event loop, where everything else happens too. What nobody waits for any more is given up.
+and performed in the system's event loop, where everything else happens too. A request whose sender no longer waits is
+cancelled.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class CommandServer:
         self.port = self._server.port
 
     async def stop(self, patience: float = 2.0) -> None:
-        """Everybody who asked has an answer, or is told that there will be none."""
+        """Stop listening. Every open request gets its answer, or an error."""
         with self._lock:
             for future in self._waiting:
                 future.cancel()
@@ -116,7 +117,7 @@ def _hung_up(connection: socket.socket) -> bool:
 
 
 def live_runtime(home: Path, name: str) -> Runtime | None:
-    """None if it is no live system, or was never started here."""
+    """None if it is not a live system, or was never started here."""
     runtime = read_runtime(home, name)
     return runtime if runtime is not None and runtime.kind == LIVE else None
 
@@ -145,7 +146,7 @@ def the_system(home: Path, name: str | None) -> str:
         )
     if live_runtime(home, name) is None:
         raise Misuse(
-            f"{name!r} is no live system.", untouched="Nothing was changed.", next=f"See: strobe status {name}"
+            f"{name!r} is not a live system.", untouched="Nothing was changed.", next=f"See: strobe status {name}"
         )
     return name
 

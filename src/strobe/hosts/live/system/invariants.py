@@ -53,7 +53,7 @@ class Invariants:
             check_live_names(topology.invariants, [node.name for node in topology.nodes])
 
     def ask(self, snapshot: SnapshotId, *, skipped: int) -> None:
-        """Those whose turn it is. `skipped`: snapshots between the last one that was asked and this."""
+        """Ask the invariants whose turn it is. `skipped`: snapshots between the last one that was asked and this."""
         due = [n for n, each in enumerate(self._topology.invariants) if self._seen % each.every == 0]
         self._seen += 1
         if not due:

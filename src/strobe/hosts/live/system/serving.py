@@ -1,8 +1,8 @@
 """A system from its start to its end, with everything around it: commands, signals, a viewer, the last snapshot.
 
 It ends when it is told to, by a command or a signal, when its time is over, when its computation has terminated, or
-when it fails. Unless it is in a hurry it takes a last snapshot first: the next start goes on from there, and what
-happened after it happens again. A second signal is a hurry.
+when it fails. Unless it must end at once, it takes a last snapshot first: the next start goes on from there, and what
+happened after it happens again. After a second signal it ends at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Ending:
 
 class Viewer(Protocol):
     def waiting(self, missing: Mapping[NodeId, str]) -> None:
-        """Not all nodes are there yet."""
+        """Called while not all nodes are there."""
 
     def running(self, report: Report) -> None:
         """All nodes run, for the first time."""
@@ -77,8 +77,8 @@ class Viewer(Protocol):
 
 
 def serve(plan: Plan, viewer: Viewer, listener: Listener | None = None) -> Ending:
-    """Runs the system to its end. Raises Failed if it fails, Misuse if it cannot be meant. The listener is told of each
-    snapshot, check and verdict, and of nodes that die."""
+    """Runs the system to its end. Raises Failed if it fails, Misuse if the plan makes no sense. The listener is told of
+    each snapshot, check and verdict, and of nodes that die."""
     return asyncio.run(_Serving(plan, viewer, listener).run())
 
 
@@ -152,7 +152,7 @@ class _Serving:
         return self._outcome
 
     async def _start(self) -> None:
-        """Until all nodes run, or until whoever started it changes their mind."""
+        """Start, and wait until all nodes run, or until it is told to end."""
         starting = asyncio.ensure_future(self._system.start())
         ending = asyncio.ensure_future(self._end.wait())
         told: dict[NodeId, str] = {}
@@ -187,7 +187,7 @@ class _Serving:
                 raise Failed(
                     f"System {self._plan.topology.name} failed: {failed.result().rstrip('.')}.",
                     untouched="Its snapshots are untouched.",
-                    next=f"Mend the cause and bring it up again: it goes on from the last one. "
+                    next=f"Fix the cause and bring it up again: it goes on from the last one. "
                     f"Logs: {self._plan.home / self._layout.logs}",
                 )
             report = await self._reporter.take()
@@ -207,7 +207,7 @@ class _Serving:
 
     async def _checks(self) -> None:
         await self._checker.watch(self._system.store)
-        await asyncio.Event().wait()  # the system does not end when there is nothing to check
+        await asyncio.Event().wait()  # without checks the task ends at once, and the system must not
 
     async def _time_over(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -279,7 +279,7 @@ class _Serving:
     async def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
         snapshot = body.get("snapshot")
         if isinstance(snapshot, bool) or not isinstance(snapshot, int | str) or snapshot == "":
-            raise Misuse("The request says no snapshot.", untouched="Nothing was changed.")
+            raise Misuse("The request names no snapshot.", untouched="Nothing was changed.")
         wanted = snapshot if isinstance(snapshot, str) else SnapshotId(snapshot)
         await asyncio.shield(asyncio.ensure_future(self._system.restore(wanted)))
         return {
@@ -333,5 +333,5 @@ class _Serving:
 def _text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not value:
-        raise Misuse(f"The request says no {name}.", untouched="Nothing was changed.")
+        raise Misuse(f"The request has no {name}.", untouched="Nothing was changed.")
     return value

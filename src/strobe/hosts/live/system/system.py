@@ -102,7 +102,7 @@ class System:
         self._options = options
         self._restore_name = restore
         self._signed_by = signed_by
-        self._journal = self.home / JobLayout(topology.name).root / "journal" if journal else None
+        self._journal = self.home / JobLayout(topology.name).journal if journal else None
         self._max_restarts = max_restarts
         self._restart_window = restart_window
         self._lost_after = lost_after
@@ -118,12 +118,12 @@ class System:
     # ── start and end ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def claim(self) -> None:
-        """Checks what can be checked, and makes this the one who runs the system. `start` does it if nobody has."""
+        """Checks what can be checked, and claims the system for this process. `start` does it if that was not done."""
         if self._claimed:
             return
         for spec in self.topology.nodes:
             if spec.name in self.local:
-                load_class(spec.path, spec.name)  # a class that cannot be found is said here, not by a process
+                load_class(spec.path, spec.name)  # a class that cannot be found is reported here, not by a process
         self._record.open()
         self._claimed = True
 
@@ -255,7 +255,7 @@ class System:
         """
         if self.topology.root is None:
             raise Misuse(
-                f"System {self.topology.name} has no root: nobody detects its end.",
+                f"System {self.topology.name} has no root, so its end is not detected.",
                 next="Name the node where the computation begins: Topology(…, root=NODE).",
             )
         await self._or_failure(self._running().terminated.wait())
@@ -296,7 +296,7 @@ class System:
         )
 
     def kill(self, node: str, sig: signal.Signals = signal.SIGKILL) -> None:
-        """For trying what happens: ends the node's process the hard way."""
+        """Kills the node's process, to try what happens."""
         name = self.topology.spec(node).name
         if name not in self._processes:
             raise Misuse(f"Node {node} was not started here.", next="Kill it where it runs.")
@@ -317,13 +317,13 @@ class System:
         with contextlib.ExitStack() as stack:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # what lies in the directory one stands in is not to be taken for a module of ours
+                "-P",  # files in the working directory must not be imported in place of our modules
                 "-m",
                 "strobe.hosts.live.node.main",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=None if self._logs is None else stack.enter_context(open_log(self._logs, node)),
-                start_new_session=True,  # what the terminal sends, such as an interrupt, is for the system to act upon
+                start_new_session=True,  # signals from the terminal, such as an interrupt, are handled by the system
             )
         self._processes[node] = process
         assert process.stdin is not None
@@ -360,7 +360,7 @@ class System:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
-    # ── means ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _first(self, store: SnapshotStore) -> Loaded:
         """What to start from."""
@@ -412,7 +412,7 @@ class System:
             untouched="No node was started; snapshots are untouched." if not self.local else "Nothing is left running.",
             next=f"Start it there: strobe live node TOPOLOGY {node}"
             if trouble in ("", NOBODY)
-            else f"Mend that. If the node does not run there: strobe live node TOPOLOGY {node}",
+            else f"Fix that. If the node does not run there: strobe live node TOPOLOGY {node}",
         )
 
     def _fail(self, reason: str) -> None:

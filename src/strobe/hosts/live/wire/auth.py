@@ -7,9 +7,9 @@
                                          ◀───        WELCOME  what has been received, or REFUSED  reason
 
 A proof is an HMAC-SHA256 under the key over the side's name, the whole HELLO and the accepting side's nonce. Both
-nonces are fresh, so a proof is worth nothing on another connection; the side's name keeps it from being sent back to
-its maker. This proves who speaks when a connection is made. Against somebody who can change bytes on the way, use TLS
-as well.
+nonces are fresh, so a proof is useless on another connection; because of the side's name it cannot be sent back to its
+author. This proves who speaks when a connection is made. Against somebody who can change bytes on the way, use TLS as
+well.
 
 No I/O: each side is a function from the frame that came to the frame that goes.
 """
@@ -132,7 +132,7 @@ class Dialling:
 
 
 class Accepting:
-    """The side that is connected to. `claim` may be believed once `proved` has returned."""
+    """The side that is connected to. `claim` may be trusted once `proved` has returned."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -1,7 +1,7 @@
-"""What the coordinator and the nodes say to each other, over a session of its own.
+"""The messages between the coordinator and the nodes, over a session of their own.
 
 A control item is a letter, and a message or a piece of a state or of a channel's content. These travel in pieces ahead
-of the message that speaks of them (an order to a node, a part of a snapshot to the coordinator), so that no frame is
+of the message that refers to them (an order to a node, a part of a snapshot to the coordinator), so that no frame is
 large and a sender never needs more than one piece in memory.
 """
 
@@ -102,7 +102,7 @@ class SetBreak(_Message, frozen=True):
 
 
 class ClearBreak(_Message, frozen=True):
-    """Whoever waits because of it goes on."""
+    """A node that waits because of it goes on."""
 
     number: int
 

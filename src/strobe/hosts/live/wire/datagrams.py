@@ -8,7 +8,7 @@ a floor, and some above it. Nothing waits for what is missing before it: that is
 
 *Bounds.* So many datagrams are on their way at once, fewer after a loss and more after acknowledgements; the receiving
 end takes nothing that is too far above its floor, so what it remembers is bounded too. What waits to be sent is bounded
-by who sends: the session says when it is congested.
+by the sender: the session says when it is congested.
 
 *Seals.* A datagram carries a keyed hash of everything in it: its kind, the life and the channel that it belongs to, its
 number. The key is made for one incarnation of one run. What anybody else sends, changes or repeats is dropped.
@@ -105,7 +105,7 @@ class Outgoing:
         self._way_bytes = 0
         self._oldest = 1  # every smaller number is acknowledged
         self._places = float(_FIRST)
-        self._halved_at = 0  # the number below which losses belong to one that has been acted upon
+        self._halved_at = 0  # losses below this number belong to one that was handled already
         self._round_trip = 0.05
         self._spread = 0.025
 
@@ -134,7 +134,7 @@ class Outgoing:
             self.add(item)
 
     def due(self, now: float) -> list[tuple[int, list[bytes]]]:
-        """What to send now: first again, then anew."""
+        """What to send now: first what is sent again, then what is new."""
         out = [(number, self._way[number].items) for number in self._late(now)]
         while self._unsent and len(self._way) < self._places and self._next - self._oldest < AHEAD:
             items, size = self._pack()
@@ -152,7 +152,7 @@ class Outgoing:
 
     def acknowledged(self, floor: int, above: list[int], now: float) -> None:
         if floor >= self._next or any(not floor < number < self._next for number in above):
-            return  # nonsense from one who knows the key: nothing of it is believed
+            return  # nonsense from a peer that knows the key: all of it is ignored
         done = [number for number in self._way if number <= floor] if floor >= self._oldest else []
         done += [number for number in above if number in self._way]
         for number in done:

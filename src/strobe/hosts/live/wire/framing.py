@@ -1,7 +1,7 @@
 """Frames: how bytes on a connection fall into pieces.
 
 A frame is a length (four bytes, of what follows), a kind (one byte) and a body. The length is bounded, so a peer that
-speaks nonsense costs no memory: a frame that is too long, empty, or of no known kind is a PeerFault, and the connection
+sends nonsense costs no memory: a frame that is too long, empty, or of no known kind is a PeerFault, and the connection
 ends. Before a peer has proved who it is, the bound is a few hundred bytes.
 """
 

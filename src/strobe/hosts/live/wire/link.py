@@ -1,8 +1,8 @@
 """Sessions over real connections: dialling, accepting, resuming, noticing silence.
 
 A `Link` is one end of a session, for as long as the session lives; connections come and go below it. Whoever dials
-keeps dialling while the link is open. A connection that speaks nonsense, fails the handshake, stays silent or breaks
-ends with one line in the log; the link and its session do not notice more than that a connection is gone.
+keeps dialling while the link is open. A connection that sends nonsense, fails the handshake, stays silent or breaks
+ends with one line in the log; the link and its session only notice that a connection is gone.
 
 Writes of one turn of the event loop go out as one frame. Items are handed over in the list in which they came.
 """
@@ -35,8 +35,8 @@ Address = tuple[str, int]
 Accept = Callable[[Claim], "Link | Refusal"]
 """Asked when a peer has proved itself: the link that its connection belongs to, or why there is none."""
 
-# A loaded machine is slow, and no enemy. Whoever dials tries again with more patience, so that it gets through in the
-# end, and soon after a network that swallowed everything is back; who accepts waits longer than any of that.
+# A busy machine may be slow. The dialling side tries again with longer timeouts, so that it gets through in the end,
+# and soon after a broken network is back; the accepting side waits longer than any of these.
 ACCEPT_SECONDS: Final = 60.0
 DIAL_SECONDS: Final = (10.0, 20.0, 30.0)
 HEARTBEAT_SECONDS: Final = 2.0
@@ -75,7 +75,7 @@ class Link:
         return self._transport is not None
 
     def is_congested(self) -> bool:
-        """Whoever is told so will hear when it is over."""
+        """Whether it is congested. If so, `congestion` is called when that is over."""
         if self.session.congested:
             self._was_congested = True
         return self._was_congested
@@ -302,7 +302,7 @@ class _Dialled(_Connection):
         self._dialer = dialer
         self._auth = Dialling(dialer.key, dialer.claim())
         self._challenged = False
-        self._answered = False  # with a yes, a no, or something that this side did not like
+        self._answered = False  # welcomed, refused, or broken off by this side
 
     def _drop(self, why: str) -> None:
         self._answered = True
@@ -356,7 +356,8 @@ class Dialer:
         on_welcome: Callable[[Welcome], bool] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """`on_welcome` may say no, by False: the process at the other end is not the one that the session is with."""
+        """`on_welcome` returns False to refuse: the process at the other end is not the one that the session is
+        with."""
         self.link = link
         self.key = key
         self.address = address
@@ -402,7 +403,7 @@ class Dialer:
             except TimeoutError:
                 self.last_error = f"no connection within {patience:g} s"
                 attempts += 1
-            except (OSError, UnicodeError) as error:  # the latter: a name of a host that cannot be one
+            except (OSError, UnicodeError) as error:  # ValueError: not a possible host name
                 self.last_error = why_broken(error, tls=self._tls is not None)
             else:
                 began = loop.time()

@@ -8,7 +8,7 @@ on from there. A frame is taken whole or not at all, and what a frame repeats is
 handed out once, in order, however often the connection breaks and wherever.
 
 *Back-pressure.* At most `window` bytes are sent and not acknowledged; what is sent beyond waits here, and the session
-says that it is congested. Who produces should then pause. Acknowledging is the receiver's decision: one that cannot
+says that it is congested. The sender should then pause. Acknowledging is the receiver's decision: one that cannot
 keep up stops reading, acknowledgements stay away, and the sender sees it.
 
 No I/O and no clock. The frames of a session are DATA `[first number, items]` and ACK `[last number]`.
@@ -29,8 +29,8 @@ __all__ = ["WINDOW", "Session"]
 WINDOW: Final = 1 << 22
 _BATCH: Final = 1 << 17  # a frame is closed when it holds this many bytes
 _ROOM: Final = 64  # bytes of a frame that are not items
-_SMALL: Final = 256  # bytes of an item that many of are likely to fit into a frame
-_FEW: Final = 2000  # items that are likely to
+_SMALL: Final = 256  # bytes: many items up to this size are likely to fit into a frame
+_FEW: Final = 2000  # so many of them
 _WORDS: Final = 16  # acknowledgements in a window
 _HEAD: Final = 5  # bytes that an item needs besides its own
 
@@ -80,7 +80,8 @@ class Session:
 
     @property
     def owes_much(self) -> bool:
-        """Whether it is time to tell: a peer that waits for its window is slow, and one word for each frame is, too."""
+        """Whether it is time to acknowledge: late, the peer waits for its window; after each frame would be slow,
+        too."""
         return self._owed_bytes >= self.window // _WORDS
 
     @property
@@ -99,7 +100,7 @@ class Session:
         return self._unacknowledged
 
     def send(self, item: bytes) -> None:
-        """Takes an item, whatever the connection is at."""
+        """Takes an item, whatever the state of the connection."""
         if len(item) > self.max_item:
             raise HostFault(f"An item of {len(item):,} bytes does not fit into a frame of {self.max_item:,}.")
         self.add(item)

@@ -1,6 +1,6 @@
 """TLS between nodes, on top of the shared key: each side shows a certificate that the same authority has signed.
 
-Whoever connects and cannot do that, or does not speak TLS at all, is dropped at the door, with one line in the log.
+Whoever connects and cannot do that, or does not speak TLS at all, is dropped at once, with one line in the log.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def why_broken(error: BaseException | None, *, tls: bool) -> str:
     if isinstance(error, OSError) and _number(error) == errno.ECONNREFUSED:
         return NOBODY
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not one that the authority in [tls] vouches for ({error.verify_message})"
+        return f"the authority in [tls] has not signed its certificate ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
         said = (error.reason or str(error)).lower().replace("_", " ")
         return f"it does not speak TLS as this side does ({said}); [tls] has to be the same at both ends"
     if error is None or isinstance(error, ConnectionError):
-        # Neither side says why it does not like the other's certificate: it hangs up.
+        # Neither side says why it refuses the other's certificate: it hangs up.
         perhaps = "[tls] is not the same at both ends" if tls else "it uses TLS, and this side does not"
         return f"it hung up in the middle of the handshake; perhaps {perhaps}"
     number = _number(error) if isinstance(error, OSError) else 0
@@ -77,7 +77,8 @@ def why_broken(error: BaseException | None, *, tls: bool) -> str:
 
 
 def _number(error: OSError) -> int:
-    """What the system says; where a name has several addresses, asyncio tells only in a text what it said of each."""
+    """The system's error number. Where a name has several addresses, asyncio has the numbers only in the error's
+    text."""
     said = re.findall(r"\[Errno (\d+)\]", str(error)) if error.errno is None else []
     return int(said[-1]) if said else error.errno or 0
 
@@ -88,12 +89,11 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
 
 
 class Door(asyncio.Protocol):
-    """A connection to the accepting side until TLS stands; then it is `inside`'s, as if it had been so from the start.
-
-    asyncio's own servers with TLS say nothing when a handshake fails.
+    """A connection to the accepting side until TLS is set up; then `inside` takes it over, as if it had been connected
+    from the start. asyncio's own TLS servers do not report a handshake that fails.
     """
 
-    _knocking: ClassVar[set[asyncio.Task[None]]] = set()  # the event loop alone would let go of them
+    _knocking: ClassVar[set[asyncio.Task[None]]] = set()  # the event loop alone would not keep them alive
 
     def __init__(
         self, inside: Callable[[], asyncio.Protocol], context: ssl.SSLContext, seconds: float, strangers: Strangers
@@ -132,7 +132,7 @@ class Door(asyncio.Protocol):
 
 
 class _Early(asyncio.Protocol):
-    """What comes in the same breath as the end of the handshake."""
+    """Keeps what comes together with the end of the handshake."""
 
     def __init__(self) -> None:
         self.data = bytearray()

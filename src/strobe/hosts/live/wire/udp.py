@@ -1,6 +1,6 @@
 """Channels over UDP: one socket for each node, beside the port on which it listens.
 
-A datagram that does not bear the seal of the present life is dropped, and so is one that nobody expects.
+A datagram that does not have the seal of the present life is dropped, and so is one that nobody expects.
 Acknowledgements go to where the sender of the channel is reached, not to where a datagram seems to come from.
 """
 
@@ -89,7 +89,7 @@ class Endpoint(asyncio.DatagramProtocol):
 
 
 async def open_endpoint(address: Address) -> Endpoint:
-    """At this host and port, both given."""
+    """Open a node's socket at this host and port."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     found = socket.socket(family, socket.SOCK_DGRAM)
     try:

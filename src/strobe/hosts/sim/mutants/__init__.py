@@ -1,7 +1,7 @@
 """The mutants by name: for each rule of each snapshot protocol, a machine that breaks exactly that rule.
 
 Law 8: every check can fail. Run a mutant through the same systems as the real machine and the verifier, a peer or the
-count of markers must object; if none does, either the rule is not needed or the check does not check.
+count of markers must object; if none does, either the rule is not needed or the check does not work.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strobe.hosts.sim.judge import ViolationKind
-from strobe.hosts.sim.mutants.base import Mutant
+from strobe.hosts.sim.mutants.base import FinishesBeforeTheLast, Mutant
 from strobe.model.ids import ChannelId, SnapshotId
 from strobe.protocol.barriers import Barriers
 from strobe.protocol.events import (
@@ -255,21 +255,11 @@ class RecordsPastTheBarrier(Barriers):
         return (*contents, *super()._finish(snapshot))
 
 
-class FinishesEarly(Barriers):
+class FinishesEarly(FinishesBeforeTheLast, Barriers):
     """Calls its part complete when one channel is still open."""
 
-    _told: frozenset[SnapshotId] = frozenset()
-
-    def key(self) -> object:
-        return super().key(), self._told
-
-    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
-        left, told = len(self._recording[snapshot]), snapshot in self._told
-        if left:
-            self._told |= {snapshot} if left == 1 else set()
-            return (NodeRecorded(snapshot),) if left == 1 and not told else ()
-        effects = super()._finish(snapshot)
-        return () if told else effects
+    def _channels_open(self, snapshot: SnapshotId) -> int:
+        return len(self._recording[snapshot])
 
 
 class ForgetsOvertaken(Barriers):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from strobe.hosts.sim.judge import ViolationKind
-from strobe.hosts.sim.mutants.base import Mutant
+from strobe.hosts.sim.mutants.base import FinishesBeforeTheLast, Mutant
 from strobe.model.ids import ChannelId, SeenIds, SnapshotId
 from strobe.protocol.chandy_lamport import ChandyLamport
 from strobe.protocol.events import (
@@ -14,7 +14,6 @@ from strobe.protocol.events import (
     Effect,
     Input,
     MessageArrived,
-    NodeRecorded,
     RecordState,
     SendMarker,
 )
@@ -43,7 +42,7 @@ class RecordsLate(ChandyLamport):
 
     def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
         effects = super()._finish(snapshot)
-        if effects and snapshot in self._late:  # one step did it all: too late would be never
+        if effects and snapshot in self._late:  # this step completes everything: there is no later step
             self._late = tuple(s for s in self._late if s != snapshot)
             return (RecordState(snapshot), *effects)
         return effects
@@ -157,21 +156,11 @@ class JoinsTwice(ChandyLamport):
         return super()._initiate(snapshot)
 
 
-class FinishesEarly(ChandyLamport):
+class FinishesEarly(FinishesBeforeTheLast, ChandyLamport):
     """Calls its part complete when one channel is still open."""
 
-    _told: frozenset[SnapshotId] = frozenset()
-
-    def key(self) -> object:
-        return super().key(), self._told
-
-    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
-        left, told = len(self._open[snapshot]), snapshot in self._told
-        if left:
-            self._told |= {snapshot} if left == 1 else set()
-            return (NodeRecorded(snapshot),) if left == 1 and not told else ()
-        effects = super()._finish(snapshot)
-        return () if told else effects
+    def _channels_open(self, snapshot: SnapshotId) -> int:
+        return len(self._open[snapshot])
 
 
 class DropsSecondSnapshot(ChandyLamport):

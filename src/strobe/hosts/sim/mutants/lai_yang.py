@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from strobe.hosts.sim.judge import ViolationKind
-from strobe.hosts.sim.mutants.base import Mutant
+from strobe.hosts.sim.mutants.base import FinishesBeforeTheLast, Mutant
 from strobe.model.ids import ChannelId, SnapshotId
 from strobe.protocol.events import (
     ChannelRecorded,
     Effect,
     Input,
-    NodeRecorded,
     SendCount,
     Sending,
     SendStamped,
@@ -114,21 +113,11 @@ class IgnoresInvitation(LaiYang):
         return super()._count(channel, snapshot, sent) if snapshot <= self.number else ()
 
 
-class FinishesEarly(LaiYang):
+class FinishesEarly(FinishesBeforeTheLast, LaiYang):
     """Calls its part complete when one channel is still open."""
 
-    _told: frozenset[SnapshotId] = frozenset()
-
-    def key(self) -> object:
-        return super().key(), self._told
-
-    def _finish(self, snapshot: SnapshotId) -> tuple[Effect, ...]:
-        left, told = len(self._open[snapshot]), snapshot in self._told
-        if left:
-            self._told |= {snapshot} if left == 1 else set()
-            return (NodeRecorded(snapshot),) if left == 1 and not told else ()
-        effects = super()._finish(snapshot)
-        return () if told else effects
+    def _channels_open(self, snapshot: SnapshotId) -> int:
+        return len(self._open[snapshot])
 
 
 class SkipsOlder(LaiYang):

@@ -7,8 +7,8 @@ sends an object away to be kept elsewhere. Nothing is ever collected.
 Invariant: every object that was made is in exactly one place, kept or in flight; every reference leads to one; and as
 many messages are in flight as were sent and have not come.
 
-An object is garbage when no root and no reference in flight leads to it. Garbage is stable: a reference is only copied
-by who has it as a root. A snapshot that forgets a reference in flight would call its object garbage.
+An object is garbage when no root and no reference in flight leads to it. Garbage is stable: only a node that has a
+reference as a root can copy it. A snapshot that forgets a reference in flight would call its object garbage.
 """
 
 from __future__ import annotations

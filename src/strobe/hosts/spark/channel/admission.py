@@ -26,7 +26,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a channel carries at the positions (after, through]: the machines' opaque message."""
+    """What a channel carries at the positions (after, through]. To the protocol's machines it is an opaque message."""
 
     after: int
     through: int
@@ -34,8 +34,7 @@ class Span:
 
 def merge(spans: Iterable[Span], *, start: int) -> Span:
     """The content of a channel for a recording that was at `start`: everything from there to where the last span ends.
-
-    What no span covers are barriers of other snapshots, which were swallowed: they carry no rows.
+    Positions that no span covers are barriers of other snapshots: they carry no rows.
     """
     return Span(start, max((span.through for span in spans), default=start))
 

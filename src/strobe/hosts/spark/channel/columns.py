@@ -1,8 +1,8 @@
 """The columns of a channel over time: which change is possible, and which column of an old file is which of today.
 
 A channel's rows outlive the code that wrote them, so its files may have columns that the stage no longer returns, and
-lack others. **A column is known by a number**, which is given once and never again: a rename keeps it, and a column
-that is dropped and comes back later under the same name is another one. Every file carries the numbers of its columns
+lack others. **A column is known by a number**, which is never used for another column: a rename keeps it, and a column
+that is dropped and comes back later under the same name gets a new one. Every file carries the numbers of its columns
 (Parquet's `field_id`), so what a file means does not depend on where in the log it stands, nor on which branch.
 
 The numbers of a schema stand in its fields' metadata. A schema without them is numbered by place: that is how every
@@ -83,7 +83,7 @@ class Columns:
 
     @property
     def numbered(self) -> StructType:
-        """The schema from which `of` makes the same again."""
+        """The schema with the numbers in it, from which `of` makes equal columns."""
         if Columns.of(self.schema) == self:
             return self.schema
         about = [{_ID: c.number, _FIRST: c.first, _LAST: self.last} for c in self.columns]
@@ -91,7 +91,7 @@ class Columns:
 
     @classmethod
     def from_json(cls, value: Json) -> Columns | None:
-        """As `json` gives it; None if that is not what it is."""
+        """Read what `json` returns; None for anything else."""
         try:
             return cls.of(StructType.fromJson(value)) if isinstance(value, dict) else None
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -148,8 +148,8 @@ def evolve(held: Columns, now: StructType, renamed: Renamed, stage: str) -> Evol
 
 
 def _renames(renamed: Renamed, old: Mapping[str, Column], new: Mapping[str, StructField], stage: str) -> dict[str, str]:
-    """Of what the user says, that which is still to be done, in lower case. What was done in an earlier run has no
-    effect, so it may stay in the file; a column that was renamed twice since is followed."""
+    """The renames that are still to be done, in lower case. Those that an earlier run has done have no effect, so they
+    may stay in the file; a column that has been renamed twice since is followed."""
     told = {source.lower(): None if target is None else target.lower() for source, target in renamed.items()}
     found: dict[str, str] = {}
     for source in told:
@@ -196,7 +196,7 @@ def _check_clear(
     renamed: Renamed,
     stage: str,
 ) -> None:
-    """A column that is gone and a new one that could be the same: only the user knows."""
+    """Refuse if a column is gone and a new one could be the same column: only the user knows."""
     told = {name.lower() for name, target in renamed.items() if target is None}
     for name, column in gone.items():
         if name in became or name in told:
@@ -250,7 +250,7 @@ def widens(was: DataType, is_: DataType) -> bool:
 
 
 def _narrowed(was: DataType, is_: DataType, at: str) -> tuple[str, DataType, DataType] | None:
-    """The innermost place where that is not so."""
+    """The innermost place where `is_` cannot hold a value of `was`."""
     if was == is_:
         return None
     if isinstance(was, StructType) and isinstance(is_, StructType):

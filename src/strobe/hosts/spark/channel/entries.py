@@ -103,7 +103,7 @@ class LogCheckpoints:
             self._thread.start()
 
     def sync_entries(self, after: int, upto: int) -> None:
-        """What they say is certain then: the entries in (after, upto], as far as they are still there."""
+        """Make the entries in (after, upto] durable, as far as they are still there."""
         for version in range(after + 1, upto + 1):
             with contextlib.suppress(FileNotFoundError):
                 fsync(self._log / entry_name(version))

@@ -97,7 +97,7 @@ class ChannelLog:
         self._cuts: list[tuple[int, int]] = []  # (version of the cut, version it goes back to), ascending
         self._trimmed = -1
         self._batches: dict[Timeline, int] = {}
-        self._told: dict[Timeline, int] = {}  # last batches that the table knows, whatever is left of its log
+        self._told: dict[Timeline, int] = {}  # last batches by the table's own marks
         self._ended = False
         self.redefined = -1  # the newest version in which somebody else changed columns, properties or protocol
         self.incarnation = Incarnation(0)
@@ -132,7 +132,7 @@ class ChannelLog:
 
     @property
     def ended(self) -> bool:
-        """Whether the producer's last word is that it has ended."""
+        """Whether the producer has said that it has ended, and has written nothing since."""
         with self._lock:
             return self._live[-1].ended if self._live else self._ended
 
@@ -142,7 +142,7 @@ class ChannelLog:
         return max((batch for batch in known if batch is not None), default=None)
 
     def tell(self, timeline: Timeline, batch: int) -> None:
-        """The table's own mark: it outlives a clean-up of the log, which takes the entries away that say so."""
+        """Set a timeline's last batch from the table's own mark, which survives a clean-up of the log."""
         with self._lock:
             self._told[timeline] = max(self._told.get(timeline, -1), batch)
 
@@ -231,11 +231,11 @@ class ChannelLog:
             return self._head
 
     def _entry(self, version: int) -> str:
-        """As text: every question of an idle query comes by here."""
+        """The entry's path, as text, which is cheap: every question of an idle query needs it."""
         return f"{self._dir}/{entry_name(version)}"
 
     def watch(self, grew: Callable[[], None]) -> None:
-        """Call `grew` after each commit that is announced here. It must not block: the producer waits for it."""
+        """Call `grew` after each commit that `announce` reports. It must not block: the producer waits for it."""
         with self._lock:
             self._watchers.append(grew)
 
@@ -244,7 +244,7 @@ class ChannelLog:
             self._watchers = [watcher for watcher in self._watchers if watcher != grew]
 
     def announce(self) -> None:
-        """By the producer, after a commit. Commits of other processes are seen only by `refresh`."""
+        """Called by the producer after a commit. Commits of other processes are seen only by `refresh`."""
         for grew in tuple(self._watchers):
             grew()
 
@@ -273,8 +273,8 @@ class ChannelLog:
         self._trimmed, self._ended, self._batches = -1, False, {}
 
     def _check_gaps(self, entries: list[int], summed_up: int) -> None:
-        """An entry behind a gap is of a time that a power cut has taken back: it must never follow a newer one. Up to a
-        checkpoint of the log others may delete entries in any order."""
+        """An entry behind a gap was written before a power cut that lost the entries in the gap: it must never follow a
+        newer one. Up to a checkpoint of the log others may delete entries in any order."""
         if not entries or len(entries) == max(entries) - min(entries) + 1:
             return
         there = set(entries)

@@ -27,14 +27,14 @@ _FIELD_ID: Final = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What tells a column in a file: its number, or the name that it had when it got that."""
+    """How a column is recognised in a file: by its number, or by the name that it had when it got the number."""
 
     number: int
     first: str
 
 
 def note_columns(table: Path, columns: Sequence[Known] | None) -> None:
-    """Say how the columns of the table are known; None if it is by their place."""
+    """Write down how the columns of the table are recognised; None if it is by their place."""
     path = table / NUMBERS
     if columns is None:
         path.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ def tell_last_batch(log: ChannelLog, timeline: Timeline, app: str) -> None:
 
 
 def let_go_by_others(log: ChannelLog, path: Path, files_at: Callable[[int], Sequence[DataFile]]) -> bool:
-    """Whether the table reads without this file, which is gone: it was compacted away or deleted, and then vacuumed; or
+    """Whether the table can be read without this missing file: it was compacted away or deleted, and then vacuumed; or
     it is an entry of a log that was cleaned up."""
     if path.parent == log.path / LOG:
         return not log.is_whole

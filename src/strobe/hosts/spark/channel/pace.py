@@ -4,19 +4,19 @@ A snapshot falls between two batches, so it takes as long as the longest batch t
 with a backlog reads all of it in one batch, and no checkpoint completes meanwhile.
 
 *What is learnt.* A batch costs something by itself and something for each row: seconds = F + C · rows. Both come from
-the last batches, by the line that fits them best, the newest ones counting most. As long as all batches are alike,
-nothing can be told apart: then what was known of F counts, and if nothing was, a larger batch is tried after a while.
+the last batches, by the line that fits them best, the newest ones counting most. As long as all batches are alike, the
+two cannot be told apart: then the last known F counts, and if there is none, a larger batch is tried after a while.
 Taking all of the time for the cost of rows would be a trap: where F is large, each batch would be made smaller than the
 one before, and the stage would read ever less in the same time.
 
-*What follows.* A batch gets the rows that fill its time. That time is longer than it should be if F is a large part of
-it: smaller batches would make checkpoints faster, and the stage slower. The next batch is never more than ten times as
+*What follows.* A batch gets the rows that fill its time. That time is longer than asked for if F is a large part of it:
+smaller batches would make checkpoints faster, and the stage slower. The next batch is never more than ten times as
 large as those that are known.
 
 *The start.* Nothing is known of a stage that has run no batch: it gets one commit of each channel.
 
-*Quiet times.* A batch with far less than it was given, because nothing more waited, and that took less than its time,
-says nothing: it must not push out what is known of larger ones.
+*Quiet times.* A batch that had far fewer rows than it could have had, because no more were waiting, and that took less
+than its time, tells nothing: it must not replace what is known of larger ones.
 
 *Something was wrong.* A first batch waits for classes to be loaded, another one for a sink that does not answer. If a
 batch takes less than a third of what was to be expected, all that was known is forgotten: it would keep the stage slow.
@@ -40,7 +40,7 @@ _WEIGHT: Final = 0.6  # of a batch against the one that came after it
 _ALIKE: Final = 1.5  # batches that differ by less tell nothing about the cost of a row
 _GROWTH: Final = 10
 _OWN_COSTS: Final = 8  # times a batch's own cost: what it lasts at least,
-_LONGER: Final = 10  # unless that is so many times what it should last
+_LONGER: Final = 10  # but at most so many times what it should last
 _SHORTEST: Final = 0.001  # seconds: no batch takes less
 
 

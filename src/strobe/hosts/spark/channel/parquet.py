@@ -128,7 +128,7 @@ def write_parquet(
     limit = max_files if max_files is not None else max(2, df.sparkSession.sparkContext.defaultParallelism)
     # Hadoop starts a process (chmod) for each directory that it makes, and none for those that are there.
     (place / "_temporary" / "0" / "_temporary").mkdir(parents=True)
-    # One partition's rows belong into few files, and many partitions not into one task.
+    # The rows of one partition belong into few files, and many partitions do not belong into one task.
     spread = df.hint("rebalance", *(F.col(name) for name in partition_by)) if partition_by else df.coalesce(limit)
     writer: Any = spread.write.mode("append")
     writer._jwrite = writer._jwrite.options(_in_java(df, {**_OPTIONS, **(options or {})}))

@@ -60,8 +60,8 @@ DATA: Final = "data"  # the table's data files: data/<timeline>/<batch>-<attempt
 ASIDE: Final = "_strobe"  # entries being written, and torn ones; Delta ignores names with an underscore
 
 PROPERTIES: Final = {
-    # What a snapshot on a branch that was left needs must survive a VACUUM, and the log must not be cleaned up by age:
-    # `trim` is the only one who knows what is still needed.
+    # Rows that a snapshot on an abandoned branch needs must survive a VACUUM, and the log must not be cleaned up by
+    # age: only `trim` knows what is still needed.
     "delta.deletedFileRetentionDuration": "interval 3650 days",
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.enableExpiredLogCleanup": "false",
@@ -247,7 +247,7 @@ class ChannelWriter:
         version = self._publish(entry)
         if version is None:
             return 0
-        # Nothing may be deleted before it is certain that the log says so.
+        # Nothing may be deleted before the log entry that says so is durable.
         self._checkpoints.sync_entries(version - 1, version)
         self._doomed = list(files)
         self._checkpoints.delete_entries(self.log.trimmed)
@@ -305,10 +305,10 @@ class ChannelWriter:
         keep = {os.path.dirname(f.path) for f in self.log.referenced()}
         swept = 0
         if self._files_at is not None and not self.log.is_whole:
-            return swept  # the entries are gone that name the files
+            return swept  # the entries that name the files are gone
         left = [attempt for attempt in attempts if attempt.relative_to(self.path).as_posix() not in keep]
         try:
-            if left and self.log.trimmed >= 0:  # who wrote the trim may have died before it was certain
+            if left and self.log.trimmed >= 0:  # the writer of the trim may have died before the entry was durable
                 self._checkpoints.sync_entries(self.log.trimmed, self.log.head)
         except OSError:
             left = []  # later
@@ -326,7 +326,7 @@ class ChannelWriter:
     # How a commit is made
 
     def _publish(self, build: Callable[[], Entry | None]) -> int | None:
-        """Commit what `build` says, seen from the newest version; None when it says that there is nothing to do."""
+        """Commit the entry that `build` returns for the newest version; None when it returns none."""
         with self._lock:
             while True:
                 self.log.refresh()
@@ -437,7 +437,7 @@ class ChannelWriter:
                 aside.mkdir(parents=True, exist_ok=True)
                 entry.rename(aside / entry.name)
         if aside.is_dir():
-            fsync(self.path / LOG)  # one that came back would follow entries that are newer than it
+            fsync(self.path / LOG)  # one that reappeared would follow entries that are newer than it
 
 
 def _first_line(error: Exception) -> str:

@@ -99,13 +99,13 @@ def add(checkpoint: Path, batch: int, files: Sequence[BadFile]) -> BadFiles:
     directory.mkdir(exist_ok=True)
     write_durably(directory / str(batch), msgspec.json.encode(_Noted(1, found.count, found.files)))
     old = sorted(n for n in _numbers(checkpoint) if n <= batch - _KEPT)
-    for number in old[:-1]:  # the last of them says how it was since then
+    for number in old[:-1]:  # the last of the older ones holds everything from before
         (directory / str(number)).unlink(missing_ok=True)
     return found
 
 
 def renumber(checkpoint: Path, batch: int) -> None:
-    """What was set aside up to `batch` was so before batch 0: numbers begin again."""
+    """Make what was set aside up to `batch` count as set aside before batch 0: batch numbers begin again."""
     path = newest(checkpoint, batch)
     if path is not None:
         value = path.read_bytes()

@@ -8,21 +8,22 @@ begins and ends where the last committed one ended has no rows, and is judged by
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from strobe.hosts.shared.clock import SYSTEM
 from strobe.hosts.shared.durable import write_durably
+from strobe.hosts.spark.checkpoint import bad_files
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.model.errors import Damaged
 
-__all__ = ["add", "change", "next_watermark", "remove"]
+__all__ = ["add", "change", "make_first", "next_watermark", "remove"]
 
 
 def add(checkpoint: Path, watermark_ms: int) -> int | None:
-    """Add it behind the last committed batch. None if there is none.
-
-    The log must end with a committed batch.
+    """Add a batch without rows behind the last committed one. None if there is none. The log must end with a committed
+    batch.
     """
     committed = spark_checkpoint.last_committed(checkpoint)
     if committed is None:
@@ -52,6 +53,20 @@ def next_watermark(checkpoint: Path, batch: int) -> int:
     """The watermark that the committed `batch` has earned for the one after it."""
     value: Any = json.loads(_lines(checkpoint / "commits" / str(batch))[1])
     return int(value.get("nextBatchWatermarkMs", 0))
+
+
+def make_first(checkpoint: Path, batch: int, partitions: int, *, keep_watermark: bool) -> None:
+    """Make the committed `batch` batch 0: it ends at the same place, and has not run. For a query without state, in a
+    copy that nothing uses yet."""
+    version, meta, *sources = _lines(checkpoint / "offsets" / str(batch))
+    head = json.loads(meta)
+    head["batchWatermarkMs"] = next_watermark(checkpoint, batch) if keep_watermark else 0
+    head.setdefault("conf", {})["spark.sql.shuffle.partitions"] = str(partitions)
+    bad_files.renumber(checkpoint, batch)
+    for name in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / name)
+        (checkpoint / name).mkdir()
+    _write(checkpoint / "offsets" / "0", [version, json.dumps(head, separators=(",", ":")), *sources])
 
 
 def _lines(path: Path) -> list[str]:

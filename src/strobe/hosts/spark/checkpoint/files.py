@@ -24,6 +24,7 @@ from pathlib import Path
 from strobe.hosts.spark.checkpoint import bad_files, torn, watermarks
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged
+from strobe.store.small_files import read_object
 
 __all__ = [
     "OffsetEntry",
@@ -99,7 +100,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def check(checkpoint: Path) -> None:
-    """That a query can start from here: Damaged names the first file that is missing or cannot be read."""
+    """Check that a query can start from here. Raises Damaged with the first file that is missing or cannot be read."""
     committed, logged = last_committed(checkpoint), last_logged(checkpoint)
     if committed is not None:
         _read_json_after_version(checkpoint / "commits" / str(committed))
@@ -155,7 +156,7 @@ def state_is_written(checkpoint: Path, batch: int) -> bool:
 
 
 def _has_version(directory: Path, version: int) -> bool:
-    """Of a partition with one store or, as a join has them, with several."""
+    """Whether a partition has this version. It has one state store, or several, as in a join."""
     try:
         entries = list(os.scandir(directory))
     except FileNotFoundError:
@@ -167,7 +168,8 @@ def _has_version(directory: Path, version: int) -> bool:
 
 
 def _is_left(directory: Path, partitions: int | None) -> bool:
-    """Whether this is `<operator>/<partition>/…` of a partition that the state had before it was given fewer."""
+    """Whether this is `<operator>/<partition>/…` of a partition that no longer exists: the state had more of them
+    before."""
     number = directory.parts[1] if len(directory.parts) > 1 else ""
     return partitions is not None and number.isdigit() and int(number) >= partitions
 
@@ -258,7 +260,7 @@ def _read_json_after_version(path: Path) -> None:
 
 def _read_id(path: Path) -> None:
     try:
-        if not json.loads(path.read_text())["id"]:
+        if not read_object(path)["id"]:
             raise ValueError("it has no id")
     except FileNotFoundError as error:
         raise _missing(path) from error

@@ -9,7 +9,7 @@ Afterwards the watermark is put back to what it would have been. The state knows
 after a later start are judged by the watermark that their predecessors had earned, not thrown away as ten thousand
 years late.
 
-Each step can be found out from the log alone, so a stage that dies in the middle goes on with it at its next start.
+The log alone tells which step comes next, so a stage that dies in the middle goes on with it at its next start.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def due(checkpoint: Path) -> int | None:
 
 
 def drop_refused(checkpoint: Path, written: int) -> None:
-    """Take back the log's entry of a batch that was never begun: of those up to `written` something is visible. What
-    it would have read is read by the next one."""
+    """Remove the log's entry of a batch that was never begun. Batches up to `written` have visible rows and stay. What
+    the removed one would have read is read by the next one."""
     logged, committed = spark_checkpoint.last_logged(checkpoint), spark_checkpoint.last_committed(checkpoint)
     if logged is not None and logged != committed and logged > written:
         empty_batch.remove(checkpoint / "offsets" / str(logged))
 
 
 def put_back(checkpoint: Path) -> None:
-    """If the last batch is committed: the watermark is again what it would have been without it."""
+    """If the last batch is committed: set the watermark back to what it would have been without it."""
     committed = spark_checkpoint.last_committed(checkpoint)
     if committed is None or committed == 0:
         return

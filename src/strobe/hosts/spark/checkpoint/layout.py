@@ -1,12 +1,17 @@
-"""A stage's Spark checkpoint, laid out from a snapshot for Spark to open: after this, Spark can trust its names.
+"""Laying out a stage's Spark checkpoint from a snapshot, and checking the names in it before Spark opens it.
 
 Spark trusts a checkpoint directory. It copies the files that the metadata of a RocksDB state names to the names given
-there, and reads schemas of a transformWithState from wherever their paths lead. So what a snapshot brings is looked at
-before Spark opens it, whether to go on from it or to export it:
+there, and reads schemas of a transformWithState from wherever their paths lead. So what comes from a snapshot is
+checked before Spark opens it, whether to go on from it or to export it:
 
+<<<<<<< HEAD
 - a RocksDB snapshot (`N.zip`) names its files by single plain names, and holds no directories, nor entries that it
   does not list;
 - paths of schemas lead into the checkpoint itself, and are made to where that is now;
+=======
+- a RocksDB snapshot (`N.zip`) names its files by single plain names, and holds no directories;
+- paths of schemas lead into the checkpoint itself, and are changed to where it is now;
+>>>>>>> words
 - the class that keeps the state is one of Spark's own.
 """
 
@@ -49,14 +54,14 @@ _UNREADABLE: Final = (
 
 
 def lay_out_stage(found: Located, manifest: Manifest, uid: NodeId, place: Path) -> None:
-    """The files of the stage, every byte checked, and every name in them that Spark would follow."""
+    """Lay out the stage's files. Every byte is checked, and every name in them that Spark would follow."""
     found.store.lay_out(manifest, f"nodes/{uid}/files/", place)
     check_laid_out(place, uid)
     relocate_state(place)
 
 
 def check_laid_out(checkpoint: Path, uid: NodeId) -> None:
-    """Damaged if Spark would read or write elsewhere because of what is in there."""
+    """Raise Damaged if Spark would read or write elsewhere because of what is in there."""
     for path in _files(checkpoint):
         relative = path.relative_to(checkpoint)
         try:
@@ -138,7 +143,7 @@ def _end_of_deflated(file: BinaryIO, begin: int) -> int:
 
 
 def _check_metadata(path: Path) -> None:
-    """Whatever looks like a path in the metadata of an operator is one of a schema in this checkpoint."""
+    """Check that whatever looks like a path in an operator's metadata is a schema's path in this checkpoint."""
     if path.stat().st_size > _LARGEST_METADATA:
         raise ValueError("it is too large")
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -153,7 +158,7 @@ def _check_metadata(path: Path) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value; one that is JSON itself, as Spark nests it, is looked into."""
+    """All strings in a value. Spark nests JSON in strings; such a string is parsed, too."""
     todo = [value]
     while todo:
         each = todo.pop()

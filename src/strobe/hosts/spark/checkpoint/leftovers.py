@@ -4,9 +4,10 @@ Spark writes each file under a hidden name, `.NAME.UUID.tmp`, and renames it whe
 leaves that file behind. Where the offset log has an entry this only takes room. But a query without one must find
 `offsets`, `commits` and `state` empty, else Spark refuses to start it, at every try.
 
-Only what can never count is swept: files under such a name, checksums of files that are gone, and the state of a query
-that has logged no batch. Spark logs a batch before it runs it, so that state belongs to a batch 0 whose entry was lost
-with the power. State of a later batch without a log is another matter: then somebody has taken the log away.
+Only files that can never be needed are swept: files under such a name, checksums of files that are gone, and the state
+of a query that has logged no batch. Spark logs a batch before it runs it, so that state belongs to a batch 0 whose
+entry was lost with the power. State of a later batch without a log is another matter: then somebody has taken the log
+away.
 
 The logs have one writer, which has ended when the query starts again. The state has more: tasks that were given up, and
 the upload of full copies in the background. So there only files are swept that are older than this process.
@@ -35,7 +36,7 @@ _BEGAN: Final = SYSTEM.time()  # before this process had a query
 
 
 def sweep(checkpoint: Path) -> None:
-    """Damaged, with nothing changed, if the query has state and no log of how it came to it."""
+    """Sweep. Raises Damaged, with nothing changed, if the query has state but no log of its batches."""
     try:
         begun = (
             spark_checkpoint.last_logged(checkpoint) is not None

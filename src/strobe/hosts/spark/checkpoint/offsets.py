@@ -19,14 +19,15 @@ from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged
 from strobe.model.ids import NodeId
 
-__all__ = ["mark_offsets", "rearrange_offsets", "rename_channels", "renumber_offsets", "rewrite_lines"]
+__all__ = ["add_sources", "mark_offsets", "rearrange_offsets", "rename_channels", "renumber_offsets", "rewrite_lines"]
 
 Offset: TypeAlias = dict[str, object]
+_NO_OFFSET = "-"  # as Spark writes it
 _OLD = "restored"  # instead of "version": a position that is still the snapshot's
 
 
 def rename_channels(checkpoint: Path, names: Mapping[NodeId, NodeId]) -> None:
-    """Channels are called after their producers, and these have other names now."""
+    """Rename channels in the offsets: channels have the names of their producers, and these have changed."""
 
     def rename(offset: Offset) -> Offset:
         name = NodeId(str(offset["channel"]))
@@ -37,7 +38,7 @@ def rename_channels(checkpoint: Path, names: Mapping[NodeId, NodeId]) -> None:
 
 
 def mark_offsets(checkpoint: Path, only: Collection[NodeId] | None = None) -> None:
-    """Positions on channels (`only` on these) are the snapshot's until `renumber_offsets`."""
+    """Mark positions on channels (only on those in `only`) as the snapshot's, until `renumber_offsets`."""
 
     def mark(offset: Offset) -> Offset:
         if "version" not in offset or (only is not None and offset["channel"] not in only):
@@ -48,8 +49,8 @@ def mark_offsets(checkpoint: Path, only: Collection[NodeId] | None = None) -> No
 
 
 def renumber_offsets(checkpoint: Path, versions: Mapping[NodeId, Callable[[int], int]]) -> None:
-    """The channels are there: `versions` says for each that was filled where a position of the snapshot is now. The
-    others are new and begin at 0."""
+    """Turn marked positions into versions, when the channels have been filled. `versions` says for each filled channel
+    where a position of the snapshot is now. The others are new and begin at 0."""
 
     def renumber(offset: Offset) -> Offset:
         if _OLD not in offset:
@@ -71,8 +72,13 @@ def rearrange_offsets(checkpoint: Path, sources: Sequence[NodeId], starts: Mappi
     rewrite_lines(checkpoint, rearrange)
 
 
+def add_sources(checkpoint: Path, count: int) -> None:
+    """Make it `count` sources: those that are new have no offset yet."""
+    rewrite_lines(checkpoint, lambda lines: [*lines, *[_NO_OFFSET] * (count - len(lines))])
+
+
 def rewrite_lines(checkpoint: Path, change: Callable[[list[str]], list[str]]) -> None:
-    """In each entry of the log: one line for each source of the plan."""
+    """Change the lines of each entry of the log: one line for each source of the plan."""
     directory = checkpoint / "offsets"
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if not path.name.isdecimal():

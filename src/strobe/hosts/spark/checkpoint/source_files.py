@@ -11,16 +11,19 @@ have a file: one that has none left gets the name of a file that does not exist,
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from strobe.hosts.shared.durable import write_durably
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.home.moved import LOCAL, is_below
 from strobe.model.errors import Damaged
 
-__all__ = ["files_of_batch", "leave_out", "rewrite"]
+__all__ = ["files_of_batch", "leave_out", "newly_read", "read_again_from", "rewrite_source_logs", "source_logs"]
 
 _NOTHING: Final = ".strobe-nothing-"
 _NO_ENTRY: Final = -1
@@ -51,11 +54,84 @@ def leave_out(checkpoint: Path, batch: int, paths: Collection[str]) -> None:
         if out:
             first = [_text({**json.loads(line.text), "batchId": _NO_ENTRY}) for line in out]
             kept = [line.text for line in lines if line not in out]
-            rewrite(log, version, kept, out[0].path.rpartition("/")[0], first=first)
+            _rewrite(log, version, kept, out[0].path.rpartition("/")[0], first=first)
 
 
-def rewrite(log: Path, version: str, lines: Sequence[str], directory: str, *, first: Sequence[str] = ()) -> None:
-    """Put other lines into a log, of files that are in `directory` or below it. `first` are lines of no entry."""
+def read_again_from(checkpoint: Path, time: datetime) -> None:
+    """Remove files that are as young as `time`, or younger, from the logs of a query that has run batch 0 only: they
+    are new to it again."""
+    for log in checkpoint.glob("sources/*/0"):
+        version, lines = _read(log)
+        older = [line.text for line in lines if json.loads(line.text)["timestamp"] < time.timestamp() * 1000]
+        if lines:
+            _rewrite(log, version, older, lines[0].path.rpartition("/")[0])
+
+
+def source_logs(checkpoint: Path) -> list[str]:
+    """The logs of all file sources, as text."""
+    return [path.read_text(encoding="utf-8") for path in checkpoint.glob("sources/*/*") if _is_log(path.name)]
+
+
+def _is_log(name: str) -> bool:
+    return name.removesuffix(".compact").isdigit()
+
+
+def rewrite_source_logs(checkpoint: Path, moved: Mapping[str, str]) -> None:
+    """Have the logs of the file sources in a Spark checkpoint name the files where they are now. Doing it again changes
+    nothing. Files are replaced, never changed: others may have links to the old ones."""
+    for path in checkpoint.glob("sources/*/*") if moved else ():
+        if not _is_log(path.name):
+            continue
+        try:
+            version, *lines = path.read_text(encoding="utf-8").split("\n")
+            fresh = "\n".join([version, *(_rewritten(line, moved) for line in lines)])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise _damaged(path, error) from error
+        if fresh != "\n".join([version, *lines]):
+            write_durably(path, fresh)
+
+
+def _rewritten(line: str, moved: Mapping[str, str]) -> str:
+    if not line.startswith("{"):
+        return line
+    entry = json.loads(line)
+    path = entry.get("path")
+    if not isinstance(path, str) or not path.startswith(LOCAL):
+        return line
+    name = path.removeprefix(LOCAL)
+    if any(is_below(name, new) for new in moved.values()):
+        return line  # by an earlier attempt
+    for old, new in sorted(moved.items(), key=lambda pair: -len(pair[0])):
+        if is_below(name, old):
+            entry["path"] = f"{LOCAL}{new.rstrip('/')}/{name[len(old.rstrip('/')) + 1 :]}"
+            return _text(entry)
+    return line
+
+
+def newly_read(checkpoint: Path, seen: dict[str, int]) -> Iterator[str]:
+    """The files that the logs have named since the last call, by their local paths. `seen` has the last entry of each
+    source's log that was looked at, and is brought up to date."""
+    for folder in checkpoint.glob("sources/*"):
+        logs = {_number(path): path for path in folder.iterdir() if _is_log(path.name)}
+        compact = max((number for number, path in logs.items() if path.suffix), default=-1)
+        after = seen.get(folder.name, -1)
+        for number in sorted(n for n in logs if n > after and n >= compact):
+            yield from _local_paths(logs[number])
+            seen[folder.name] = number
+
+
+def _local_paths(log: Path) -> Iterator[str]:
+    for line in log.read_text(encoding="utf-8").splitlines():
+        if line.startswith("{"):
+            try:
+                path = json.loads(line).get("path", "")
+            except ValueError:
+                continue
+            yield unquote(urlsplit(path).path)
+
+
+def _rewrite(log: Path, version: str, lines: Sequence[str], directory: str, *, first: Sequence[str] = ()) -> None:
+    """Replace the lines of a log; its files are in `directory` or below it. `first` are lines of no entry."""
     number = _number(log)
     if not any(_parsed(line).entry == number for line in lines):
         nothing = {"path": f"{directory}/{_NOTHING}{number}", "timestamp": 0, "batchId": number}
@@ -65,7 +141,7 @@ def rewrite(log: Path, version: str, lines: Sequence[str], directory: str, *, fi
 
 
 def _logs(checkpoint: Path, batch: int) -> Iterator[Path]:
-    """Those that the batch adds, of all file sources."""
+    """The logs that the batch adds, of all file sources."""
     if not (checkpoint / "sources").is_dir():
         return
     now = spark_checkpoint.read_offsets(checkpoint, batch).sources
@@ -93,11 +169,15 @@ def _read(log: Path) -> tuple[str, list[_Line]]:
         version, *lines = log.read_text(encoding="utf-8").split("\n")
         return version, [_parsed(line) for line in lines if line]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(
-            f"Spark's checkpoint file {log} cannot be read: {error}.",
-            untouched="Nothing was changed.",
-            next="Put back a copy of it, or restore the job from a snapshot.",
-        ) from error
+        raise _damaged(log, error) from error
+
+
+def _damaged(log: Path, error: Exception) -> Damaged:
+    return Damaged(
+        f"Spark's checkpoint file {log} cannot be read: {error}.",
+        untouched="Nothing was changed.",
+        next="Put back a copy of it, or restore the job from a snapshot.",
+    )
 
 
 def _parsed(text: str) -> _Line:

@@ -23,7 +23,9 @@ from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.model.errors import Failed
 from strobe.model.ids import NodeId
+from strobe.store.layout import JobLayout
 from strobe.store.manifest import NOTHING
+from strobe.store.small_files import read_as
 
 __all__ = [
     "adopt_checkpoints", "bad_files_on_disk", "channel_positions", "has_start", "link_checkpoint", "note_starts",
@@ -39,13 +41,14 @@ def stage_checkpoint(home: JobHome, uid: NodeId, generation: int | None = None) 
 
 
 def rewritten_generation(home: JobHome) -> int:
-    """Where checkpoints are rewritten, until the job's memory names it. Not the next one: a start that finds a driver
-    dead takes that one, and what the dead one had half rewritten would be taken for the job's own."""
+    """Where checkpoints are rewritten, until the job record names it. Not the next number: a start that finds a dead
+    driver takes that one, and would use what the dead driver had half rewritten."""
     return home.record.generation + 2
 
 
 def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:
-    """The input files that each stage has set aside, without the job; stages that have set none aside are left out."""
+    """The input files that each stage has set aside, read from disk without the running job. Stages that have set none
+    aside are left out."""
     holder = JobHome(home, job)
     holder.peek()
     found = {}
@@ -70,20 +73,20 @@ def channel_positions(checkpoint: Path, batch: int, inputs: Iterable[NodeId]) ->
 
 
 def _starts(checkpoint: Path) -> Path:
-    """Beside all generations of the timeline: a stage that has not begun has no directory that could be adopted."""
-    return checkpoint.parent.parent / f"starts-{checkpoint.parent.name.partition('.')[0]}.json"
+    """The file with a stage's start positions."""
+    return checkpoint.parent.parent / JobLayout.starts_beside(checkpoint.parent.name)
 
 
 def start_positions(checkpoint: Path) -> dict[NodeId, int]:
     """Where the stage begins on each channel that was there before it did anything; 0 where this says nothing."""
     try:
-        return {NodeId(uid): int(at) for uid, at in json.loads(_starts(checkpoint).read_bytes()).items()}
+        return read_as(_starts(checkpoint), dict[NodeId, int])
     except FileNotFoundError:
         return {}
 
 
 def has_start(checkpoint: Path) -> bool:
-    """Whether it is settled where the stage begins, be it on no channel."""
+    """Whether it is settled where the stage begins, even if it reads no channel."""
     return _starts(checkpoint).exists()
 
 
@@ -114,7 +117,7 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
             _sync_names(unfinished)
             unfinished.rename(new)
             sync_above(new, home.home)
-            _forget_older(home, uid)  # only now: what is linked may be all that a restore has left
+            _forget_older(home, uid)  # only now: until it is linked, the old directory may be the only copy
         except OSError as error:
             raise Failed(
                 f"The checkpoint of stage {uid!r} could not be taken over: {error.strerror or error}.",
@@ -124,7 +127,8 @@ def adopt_checkpoints(home: JobHome, uids: tuple[NodeId, ...]) -> None:
 
 
 def _forget_older(home: JobHome, uid: NodeId) -> None:
-    """The files are links: what Spark lets go of in the new directory would stay on the disk by the old ones."""
+    """Delete older generations. The files are hard links: what Spark deletes in the new directory would otherwise stay
+    on disk."""
     for generation in range(home.record.generation):
         home.discard(stage_checkpoint(home, uid, generation).parent)
 
@@ -151,7 +155,7 @@ def sync_tree(root: Path, upto: Path) -> None:
 
 
 def sync_above(path: Path, upto: Path) -> None:
-    """Make the names durable that lead to `path` from the directory `upto`: who made them may not have."""
+    """Make the names that lead to `path` from the directory `upto` durable: their creator may not have done so."""
     for above in path.parents:
         fsync(above)
         if above == upto:
@@ -164,7 +168,8 @@ def _sync_names(root: Path) -> None:
 
 
 def link_checkpoint(old: Path, new: Path) -> None:
-    """Batches' commits first: Spark writes them last, so whatever a linked commit needs is there to be linked too."""
+    """Link the files. The batches' commits come first: Spark writes them last, so whatever a linked commit needs exists
+    already."""
     new.mkdir(parents=True)
     parts = sorted((e.name for e in os.scandir(old)), key=lambda name: (name != "commits", name))
     for part in parts:

@@ -1,9 +1,9 @@
 """State files that a loss of power has cut off.
 
 Spark syncs nothing. After a loss of power a file may have its name and not its content, while the commit of its batch
-is whole. Spark reads the state when there is a batch to run, so a stage with nothing to do would not notice: its next
-snapshot would hold the torn file, and the older snapshots, which are whole, would be disposed of. So the files that
-the state after the last batch consists of are looked at before a stage starts.
+is whole. Spark reads the state only when there is a batch to run, so a stage with nothing to do would not notice: its
+next snapshot would hold the torn file, and older snapshots, which are whole, would be deleted. So the files that the
+state after the last batch consists of are looked at before a stage starts.
 
 What is looked at is where a file ends, not what is in it: the frames of compressed changes, which close with an empty
 one, and the size of each SST file, which the full copy knows. That takes a few reads, whatever the size of the state.
@@ -23,8 +23,8 @@ _MAGIC: Final = b"LZ4Block"
 
 
 def check_changes(path: Path) -> None:
-    """ValueError if a file of changes, or Spark's own full copy, is cut off. Of a compression other than LZ4 only that
-    it is not empty is known."""
+    """ValueError if a file of changes, or Spark's own full copy, is cut off. With a compression other than LZ4, only an
+    empty file is noticed."""
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(0)

@@ -2,8 +2,8 @@
 
 A query with several watermarks, such as an outer join, goes by the slowest of them (or the fastest). Spark logs only
 the one that it went by. The others are in its memory: a query that starts from a checkpoint takes each of them to be at
-zero until rows come on that side again, so windows stay open, and rows without a partner stay away, that would be out
-had it never stopped.
+zero until rows come on that side again, so windows stay open, and rows without a partner are held back, although a
+query that had never stopped would have emitted them.
 
 A watermark is named by its column and delay, and by its number among those with the same name. A file counts only for a
 query with the same names.
@@ -48,8 +48,8 @@ def write(checkpoint: Path, batch: int, watermarks: Watermarks) -> None:
 
 
 def newest(checkpoint: Path, batch: int) -> Path | None:
-    """The file that says how it was after `batch`: that batch's, or an older one's if no batch of Spark's lies between,
-    as behind a change of the number of partitions."""
+    """The file with the watermarks after `batch`: that batch's own, or an older one's if Spark ran no batch in between,
+    as after a change of the number of partitions."""
     try:
         numbers = [int(name) for name in os.listdir(checkpoint / DIRECTORY) if name.isdecimal()]
     except (FileNotFoundError, NotADirectoryError):

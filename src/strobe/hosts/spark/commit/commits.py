@@ -91,7 +91,7 @@ class Commits(Decisions):
         self.before: Callable[[frozenset[SnapshotId]], frozenset[SnapshotId]] = lambda held: (
             frozenset()
         )  # the last good
-        self._verdicts: dict[SnapshotId, tuple[str, str]] = {}  # of what is kept back: when, and why
+        self._verdicts: dict[SnapshotId, tuple[str, str]] = {}  # of what is held back: when, and why
         self._incarnation = incarnation
         self._clock = clock
         self._settled = settled
@@ -140,8 +140,8 @@ class Commits(Decisions):
         return self.in_doubt() if self.unsettled else ()
 
     def settle(self, patience: float) -> bool:
-        """Wait until everything that is decided, and not kept back, is visible. False if something is not visible: that
-        takes longer than `patience` seconds, or it is kept back."""
+        """Wait until everything that is decided, and not held back, is visible. False if something is not visible: that
+        takes longer than `patience` seconds, or it is held back."""
         deadline = self._clock.monotonic() + patience
         with self._changed:
             while self._unsettled:
@@ -161,7 +161,7 @@ class Commits(Decisions):
 
     @property
     def needed(self) -> frozenset[SnapshotId]:
-        """Those of them without which a part would be forgotten. What is kept back may be so for days: then not every
+        """Those of them without which a part would be forgotten. What is held back may be so for days: then not every
         snapshot since can stay."""
         with self._lock:
             if self._machine is None or self._judge is None:
@@ -189,7 +189,7 @@ class Commits(Decisions):
             self._changed.notify_all()
 
     def release(self, snapshot: SnapshotId, note: Callable[[int], None]) -> None:
-        """Let go what is kept back up to this snapshot. `note` makes that durable; it is told how many parts. Misuse
+        """Let go what is held back up to this snapshot. `note` makes that durable; it is told how many parts. Misuse
         if it is not one of those that wait."""
         with self._lock:
             waiting = () if self._machine is None else tuple(s for s, _ in self._machine.waiting)

@@ -1,7 +1,7 @@
-"""Parts of sinks that invariants keep back: which snapshots they wait for, what people see, how they are released.
+"""Parts of sinks that invariants hold back: which snapshots they wait for, what people see, how they are released.
 
 A manifest whose parts wait for a verdict says so under `hold`, with the names of the invariants that were to be asked.
-What is kept back is named by such a manifest and not known to be let go: not released, and no commit of it has begun.
+What is held back is named by such a manifest and not known to be let go: not released, and no commit of it has begun.
 So the disk alone says what is held, and it can be released without a driver. The process that releases owns the job
 at that moment: the note can come neither too late for a driver that starts, nor twice.
 """
@@ -39,7 +39,7 @@ _SHOWN: Final = 10
 
 
 def explain_held(job: str, held: HeldStatus) -> str:
-    """One sentence or two: what is kept back, why, and how to go on."""
+    """One sentence or two: what is held back, why, and how to go on."""
     if held.snapshot is None:
         return f"{held.judging} snapshots wait for their verdicts; until then none of their rows becomes visible."
     of = f"snapshot {held.snapshot}" if held.newest == held.snapshot else f"snapshots {held.snapshot} to {held.newest}"
@@ -56,7 +56,7 @@ def explain_held(job: str, held: HeldStatus) -> str:
 
 
 def held_on_disk(home: Path, job: str) -> HeldStatus | None:
-    """What is kept back, without the job. None if nothing is."""
+    """What is held back, without the job. None if nothing is."""
     waiting, parts = _waiting_on_disk(home, job)
     if not waiting:
         return None
@@ -89,7 +89,7 @@ def open_commits(
 
 
 def release(commits: Commits, home: JobHome, told: Callable[[Release], None], snapshot: SnapshotId, by: str) -> Release:
-    """Of a job that runs here: what is held up to this snapshot becomes visible, in the background."""
+    """Release what a job that runs here holds up to this snapshot: it becomes visible, in the background."""
     said: list[Release] = []
 
     def note(parts: int) -> None:
@@ -143,7 +143,7 @@ def not_judged_any_more(job: str, held: Iterable[SnapshotId]) -> Misuse:
 
 
 def _waiting_on_disk(home: Path, job: str, upto: SnapshotId | None = None) -> tuple[tuple[SnapshotId, ...], int]:
-    """The snapshots whose parts are kept back, oldest first, and how many parts; with `upto`, only up to there."""
+    """The snapshots whose parts are held back, oldest first, and how many parts; with `upto`, only up to there."""
     entries = {
         entry.handle: entry
         for ledger in read_ledgers(home, job).values()

@@ -48,7 +48,7 @@ _HISTORY: Final = 50  # parts that were made visible; those that were thrown awa
 class PartState(Enum):
     PREPARING = "preparing"
     PREPARED = "prepared"
-    HELD = "held"  # a complete snapshot names it, and its invariants, or an earlier one's, keep it back
+    HELD = "held"  # a complete snapshot names it, and its invariants, or an earlier one's, hold it back
     DECIDED = "in doubt"  # a complete snapshot names it, and whether it is visible is not known yet
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -111,7 +111,7 @@ class SinkLedger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """In doubt, oldest first."""
+        """The parts in doubt, oldest first."""
         return () if self._ledger is None else self._ledger.entries
 
     def open(self, kind: str, timeline: Timeline, committed: int, staging: Path) -> None:
@@ -172,7 +172,7 @@ class SinkLedger:
         self._write(replace(self.ledger, entries=tuple(e for e in self.entries if e.handle != handle)))
 
     def held(self, handles: Iterable[str], snapshot: SnapshotId) -> None:
-        """A complete snapshot names them, and they are kept back. The first such snapshot is what is noted."""
+        """A complete snapshot names them, and they are held back. The first such snapshot is what is noted."""
         news = {e.handle for e in self.entries if e.state is PartState.PREPARED} & set(handles)
         if news:
             self._write(

@@ -64,7 +64,7 @@ class _Prepare:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A complete snapshot names these, and they are kept back."""
+    """A complete snapshot names these, and they are held back."""
 
     snapshot: SnapshotId
     handles: tuple[protocol.Handle, ...]
@@ -168,7 +168,7 @@ class SinkWork:
         self._tasks.put(message)
 
     def hold(self, snapshot: SnapshotId, handles: tuple[protocol.Handle, ...]) -> None:
-        """A complete snapshot names these, and they are kept back: to be noted, for people to see."""
+        """A complete snapshot names these, and they are held back: to be noted, for people to see."""
         if handles:
             self._tasks.put(_Held(snapshot, handles))
 

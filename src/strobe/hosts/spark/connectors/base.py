@@ -7,7 +7,7 @@ manifest and comes back at a restore.
 
 Two ways of delivery. A plain `Sink` delivers *on batch*: rows are visible after each micro-batch. A `TransactionalSink`
 delivers *on snapshot*: `write` stages rows, durably and invisibly, and they become visible when a snapshot of the whole
-graph that contains them is complete. Who may become visible when is decided by two-phase commit
+graph that contains them is complete. When a part becomes visible is decided by two-phase commit
 (`strobe.protocol.two_phase_commit`), never by the sink.
 """
 
@@ -69,7 +69,7 @@ class SinkContext:
     named: tuple[Part, ...] = ()  # at a restore: the parts that the snapshot names; all are visible by then
     copies_from: tuple[Path, ...] | None = None  # at a restore: places that it may copy from; None: any
     settling: bool = False  # opened at a restore to settle what earlier runs left: `schema` is not that of these rows
-    identity: Path | None = None  # the file with what tells this job from one of the same name in another home
+    identity: Path | None = None  # the file with the identity of this job, not shared by jobs of its name elsewhere
 
     @property
     def identity_file(self) -> Path:
@@ -84,7 +84,7 @@ class Delivery(Enum):
 
     @classmethod
     def of(cls, value: str | Delivery, where: str) -> Delivery:
-        """What the user says, at the sink `where`."""
+        """The delivery that the user has given to the sink `where`."""
         try:
             return cls(value)
         except ValueError:
@@ -102,7 +102,7 @@ class SinkFate(Enum):
 
 @dataclass(frozen=True)
 class SinkOutlook:
-    """What a restore would do to a sink, in words, and why it cannot if it cannot."""
+    """What a restore would do to a sink, in words, and the problem if it cannot."""
 
     fate: SinkFate
     detail: str
@@ -125,12 +125,13 @@ class Sink(ABC):
 
     @property
     def delivery(self) -> Delivery:
-        """A class that offers both overrides this. Asked once, before `open`."""
+        """How it delivers. A class that offers both ways overrides this. Asked once, before `open`."""
         return Delivery.ON_BATCH
 
     @property
     def rejected(self) -> int:
-        """Rows in its dead-letter table, for the status. One that keeps its `Letters` as `_letters` need not say."""
+        """Rows in its dead-letter table, for the status. A sink that keeps its `Letters` as `_letters` need not
+        override this."""
         return int(getattr(getattr(self, "_letters", None), "count", 0))
 
     @abstractmethod
@@ -159,7 +160,7 @@ class Sink(ABC):
         return None
 
     def place_in(self, base: Path) -> str | None:
-        """The same, if relative paths begin at `base`."""
+        """What it writes to, if nobody else may; relative paths begin at `base`."""
         return self.place()
 
     def last_batch(self) -> int | None:
@@ -192,7 +193,7 @@ def checked_schema(where: str, schema: object) -> bool:
 
 
 def column_names(where: str, option: str, given: object) -> tuple[str, ...]:
-    """The columns that a user has named, one or several; Misuse if that cannot be meant."""
+    """The columns that a user has named, one or several; Misuse if these are not names of columns."""
     names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
     names = () if given is None else names
     for name in names:
@@ -205,7 +206,7 @@ def column_names(where: str, option: str, given: object) -> tuple[str, ...]:
 
 
 def whole_results(sink: Sink, stage: NodeId, instead: str) -> Misuse:
-    """For a sink that adds rows to what is there, and a stage that gives the whole result with each batch."""
+    """The error for a sink that adds rows to what is there, if its stage gives the whole result with each batch."""
     return Misuse(
         f"Stage {stage!r} has output_mode 'complete', which gives the whole result again with each batch, but "
         f"{sink.describe()} keeps what earlier batches gave.",
@@ -215,7 +216,7 @@ def whole_results(sink: Sink, stage: NodeId, instead: str) -> Misuse:
 
 
 def fenced_off(what: str, context: SinkContext, newest: int) -> Fenced:
-    """For a driver that finds the mark of a newer one at the place of its sink."""
+    """The error for a driver that finds the mark of a newer one at the place of its sink."""
     return Fenced(
         f"{what} of stage {context.stage!r}: incarnation {context.incarnation} of job {context.job} is fenced off by "
         f"incarnation {newest}.",
@@ -251,17 +252,17 @@ class TransactionalSink(Sink):
 
     @abstractmethod
     def commit(self, part: Part, prepared: Json) -> None:
-        """Make the part visible at once as a whole, and let go of what was staged. The snapshot is complete, so this is
-        tried until it succeeds. A part that is visible already is no fault: doing it again changes nothing."""
+        """Make the part visible at once as a whole, and delete what was staged. The snapshot is complete, so this is
+        tried until it succeeds. A part that is visible already is not an error: doing it again changes nothing."""
 
     @abstractmethod
     def abort(self, part: Part, prepared: Json) -> None:
-        """Throw the part away; only at a restore to a snapshot that does not contain it. One that is gone is no fault.
-        `prepared` is None if the crash was so early that nobody knows it."""
+        """Throw the part away; only at a restore to a snapshot that does not contain it. A part that is gone is not an
+        error. `prepared` is None if a crash came before it was noted."""
 
     def withdraw(self, part: Part, prepared: Json) -> None:
-        """The part was prepared just now, and no snapshot will name it: let go of what it holds in the system outside,
-        such as locks. Its rows stay staged, and the next part has them."""
+        """The part was just prepared, and no snapshot will name it: release what it holds in the system outside, such
+        as locks. Its rows stay staged, and the next part has them."""
 
     def visible(self, part: Part, prepared: Json, context: SinkContext) -> bool | None:
         """Whether the part is visible, if the sink can tell without touching anything; asked before a restore, when the
@@ -274,4 +275,4 @@ class TransactionalSink(Sink):
 
     def recover(self, parts: Iterable[Part]) -> None:
         """At each start, after `open` and before the first `write`. `parts` are those in doubt that will be committed
-        or named by the next snapshot: whatever else of this job and sink is found prepared is nobody's."""
+        or named by the next snapshot. Nothing else that is found prepared by this job and sink is needed."""

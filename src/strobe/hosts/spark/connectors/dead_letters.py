@@ -147,7 +147,7 @@ class Letters:
         """Keep the part's letters until it is committed. Failed if there are some and the sink has no table."""
         if self._where is None:
             self._refuse(rejected, part)
-        self.drop(part)  # also those of an earlier, shorter part that never came to be
+        self.drop(part)  # also those of an earlier, shorter part that was never prepared
         if rejected:
             path = self._held(part.timeline, part.through)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ class Letters:
         return {"timeline": int(self._context.timeline), "batch": batch}
 
     def roll_back(self, position: Json) -> None:
-        """At a restore in place: letters that came after the snapshot go; their rows come again."""
+        """At a restore in place: delete letters that came after the snapshot; their rows will be made again."""
         if self._where is None or not isinstance(position, dict):
             return
         timeline, batch = position.get("timeline"), position.get("batch")
@@ -257,7 +257,7 @@ class Letters:
         raise Failed(
             f"{span} of stage {self._context.stage!r} cannot be written to {self._sink}: {first.reason}: {row}{more}.",
             untouched="None of it is visible.",
-            next='Mend the row in the stage, or have such rows set aside: dead_letters=strobe.DeadLetters("…").',
+            next='Fix the row in the stage, or have such rows set aside: dead_letters=strobe.DeadLetters("…").',
         )
 
     def _unwritable(self, error: Exception) -> Failed:

@@ -1,7 +1,7 @@
 """Where a sink's rows were at a snapshot, and whether a restore may go there.
 
 A position is what a sink said of itself at the snapshot. It comes back from a manifest, which anybody may have written,
-so it is decoded here before it decides anything: a path is absolute and plain, a number is one that can be.
+so it is decoded here before it decides anything: a path must be absolute and plain, a number must be possible.
 
 A restore reads and writes at the sink's own place. It copies from another place only if the snapshot is one of the
 job's own home, whose manifests nobody but the job writes, or if a person has named that place (`--sinks-from DIR`).
@@ -36,14 +36,14 @@ def place_in(position: Json) -> Path | None:
 def position_number(value: object, what: str) -> int:
     """A version, batch or timeline of a position."""
     if value.__class__ is not int or not -1 <= int(str(value)) <= _MOST:
-        raise damaged(f"{what} {value!r:.80} is no number that can be.")
+        raise damaged(f"{what} {value!r:.80} is not a possible number.")
     return int(str(value))
 
 
 def damaged(why: str) -> Damaged:
-    """For a position that no sink would write."""
+    """The error for a position that no sink would write."""
     return Damaged(
-        f"The snapshot says of a sink what no sink says of itself: {why}",
+        f"The snapshot holds a position that no sink has written: {why}",
         untouched="Nothing was changed.",
         next="Find out where this snapshot comes from; restore another one.",
     )
@@ -63,6 +63,6 @@ def why_foreign(path: Path, what: str, context: SinkContext) -> StrobeError | No
 
 
 def below(path: Path, directory: Path) -> bool:
-    """Whether `path` leads to the directory or below it, links and all."""
+    """Whether `path` leads to the directory or below it, with links followed."""
     real, above = os.path.realpath(path), os.path.realpath(directory)
     return os.path.commonpath((real, above)) == above

@@ -51,7 +51,7 @@ class Claim:
 
     @property
     def still_there(self) -> bool:
-        """Or somebody's file that cannot be read, which is there, too."""
+        """Whether the file with the identity still exists; one that cannot be read exists, too."""
         try:
             return _read_identity(Path(self.kept)) == self.identity
         except (Damaged, ValueError):
@@ -60,7 +60,7 @@ class Claim:
 
 def claim(place: Path, context: SinkContext, what: str, *, written: bool) -> None:
     """Note in the directory `place` that the stage of `context` writes there; Misuse if somebody else does. `what` is
-    the sink in words. `written`: it has batches of the context's timeline, whoever wrote them."""
+    the sink in words. `written`: the place has batches of the context's timeline, whoever wrote them."""
     mine = Claim(_identity(context.identity_file), context.job, str(context.stage), _real(context.identity_file))
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _another_job(place: Path, found: Claim, what: str, who: str) -> Misuse:
 
 
 def _identity(path: Path) -> str:
-    """Of this job; made when first asked for."""
+    """The identity of this job; made when first asked for."""
     found = _read_identity(path)
     if found is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def _note(place: Path, claim: Claim, *, replace: bool) -> bool:
 
 
 def _write(path: Path, text: str, *, replace: bool) -> bool:
-    """False if it is there and is not to be replaced. Others may claim the place at the same moment."""
+    """Write the file; False if it exists and must not be replaced. Others may claim the place at the same moment."""
     return write_durably(path, text, fresh=path.with_name(f".{path.name}.{uuid.uuid4().hex}"), replace=replace)
 
 

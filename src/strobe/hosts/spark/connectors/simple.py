@@ -222,11 +222,12 @@ class ForeachBatchSink(TransactionalSink):
         self._staging.forget(part)
 
     def _told(self, part: Part) -> Part:
-        """What the function gets of the part: of whole results the newest."""
+        """The rows that the function gets from the part; of whole results only the newest."""
         return replace(part, after=part.through - 1) if self._context.output_mode == "complete" else part
 
     def _had(self) -> int:
-        """The last batch of this timeline for which the function has returned; later ones it may have had too."""
+        """The last batch of this timeline for which the function has returned; it may have been called with later ones,
+        too."""
         try:
             return int((self._context.staging / _HAD).read_text())
         except FileNotFoundError:
@@ -245,6 +246,6 @@ def _takes(function: Callable[..., None], arguments: int) -> bool:
         inspect.signature(function).bind(*range(arguments))
     except TypeError:
         return False
-    except ValueError:  # a function in C, which does not say
+    except ValueError:  # a function in C has no signature
         return arguments == 2
     return True

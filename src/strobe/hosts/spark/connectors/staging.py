@@ -4,12 +4,13 @@ Each batch is a directory. Spark writes it under a temporary name; its files are
 name: a crash halfway leaves a temporary one, which the next start sweeps, and never half a batch. Writing a batch again
 replaces it.
 
-*Fencing.* Each incarnation has a directory of its own, into which a batch is moved when it is whole. Who takes over
-renames those of older ones before anything else: from that moment a driver that was given up and wakes again finds no
-place for its batch, and fails it. Of a batch that several have staged the newest counts.
+*Fencing.* Each incarnation has a directory of its own, into which a batch is moved when it is whole. A driver that
+takes over renames those of older ones before anything else: from then on a driver that was given up and wakes up finds
+no place for its batch, and fails it. If several drivers have staged a batch, the newest one counts.
 
 A batch that a part names and that is not there is damage, not an empty batch: one without rows has a directory too.
-A sink asks its own mark of what is visible before it reads a part that it may have forgotten already.
+So a sink first looks at its own mark of what is visible, before it reads a part whose files it may have deleted
+already.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Staging:
     """The staged batches of one sink. Make it in `open`."""
 
     def __init__(self, context: SinkContext, *, options: Mapping[str, str] | None = None, sweep: bool = True) -> None:
-        """`options` are given to Spark's Parquet writer. Not to `sweep` is for those who only look."""
+        """`options` are given to Spark's Parquet writer. `sweep` is False for callers that only look."""
         self.directory = context.staging
         self._incarnation = int(context.incarnation)
         self._own = self.directory / str(self._incarnation)
@@ -69,7 +70,8 @@ class Staging:
         fsync(self.directory)
 
     def write(self, batch: DataFrame, batch_id: int, *, max_files: int | None = None) -> int:
-        """Stage the batch, durably; returns how many rows it has. Of a batch that was staged before nothing is left."""
+        """Stage the batch, durably; returns how many rows it has. It replaces the same batch if that was staged
+        before."""
         name = f"batch-{batch_id:08d}"
         target = self._own / name
         fresh, old = (self.directory / f"{_TEMPORARY}{kind}-{self._incarnation}-{name}" for kind in ("new", "old"))
@@ -114,12 +116,12 @@ class Staging:
         where a batch of an earlier run does not have them."""
         files = [f for directory in self._directories(part) for f in _parquet(directory)]
         told = [f for f in files if f.name != _EMPTY] or files[:1]
-        # Spark has noted the schema in each file; to let it look there would cost a job of its own.
+        # The schema is given: having Spark read it from the files would cost a job of its own.
         schema = wanted or StructType.fromJson(json.loads(pq.read_schema(told[0]).metadata[_SCHEMA]))
         return spark.read.schema(schema).parquet(*(str(f) for f in told))
 
     def forget(self, part: Part) -> None:
-        """Delete the part's batches. Those that are gone already are no fault."""
+        """Delete the part's batches. It is not an error if some are gone already."""
         for batch, _, path in self._staged():
             if part.after < batch <= part.through:
                 shutil.rmtree(path, ignore_errors=True)
@@ -160,7 +162,7 @@ class Staging:
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
-    """None of what is no directory: a sink may keep files of its own here, by any name."""
+    """The entries of a directory; none if it is not one: a sink may keep files of its own here, by any name."""
     try:
         return list(os.scandir(directory))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,10 +1,10 @@
 """Which start of which copy of a home wrote last.
 
 A copy of a home knows all that the original knows, so nothing in it tells the two apart, and on another machine nobody
-can see whether the original is still there. What tells them apart is what comes after the copy. Each start makes up a
-name, notes it in its home for good, and then at the place that it writes to. A home may write to a place only if it
-knows the name that stands there. So of a home and its copies the first that starts goes on, and every other one is
-refused from then on, wherever it is. A home that was moved knows all names.
+can see whether the original is still there. What tells them apart is what happens after the copy was made. Each start
+makes up a name, notes it durably in its home, and then at the place that it writes to. A home may write to a place only
+if it knows the name that stands there. So of a home and its copies the first that starts goes on, and every other one
+is refused from then on, wherever it is. A home that was moved knows all names.
 
 A name begins with the incarnation of its driver, so a driver that was given up finds a newer one, and is fenced off.
 
@@ -27,7 +27,7 @@ __all__ = ["STARTS", "Start", "begin", "check_start", "follow", "last_start"]
 
 STARTS: Final = "starts"
 _FIRST: Final = "nothing"  # before the first name
-_KEPT: Final = 64  # names; nobody sleeps through so many starts
+_KEPT: Final = 64  # names: a driver that was given up cannot be older than so many starts
 
 
 @dataclass(frozen=True)

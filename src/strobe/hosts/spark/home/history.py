@@ -125,7 +125,7 @@ def read_history(path: Path) -> list[PastFigures]:
 
 
 def read_past(path: Path, snapshot: int) -> PastSnapshot | None:
-    """That one with its stages, or None if nobody noted it. The last line counts."""
+    """This snapshot with its stages, or None if it was not noted. The last line counts."""
     found = None
     for line in _lines(path):
         if b'"snapshot":%d,' % snapshot in line:

@@ -156,7 +156,7 @@ class JobHome:
             shutil.rmtree(self.path(self.layout.root), ignore_errors=True)
 
     def could_not_start(self, error: OSError) -> Failed:
-        """For a start that the disk has ended."""
+        """The error for a start that failed because of the disk."""
         return Failed(
             f"Job {self.job!r} could not start: {error.filename or self.home}: {error.strerror}.",
             untouched="Nothing runs, and what the job has done is as it was.",

@@ -11,15 +11,13 @@ starts: Spark would refuse the old paths ("Wrong basePath"), or take every file 
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from strobe.hosts.shared.durable import write_durably
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import NodeId
@@ -27,11 +25,11 @@ from strobe.model.paths import check_absolute, check_relative
 from strobe.model.strict_json import parse
 
 __all__ = [
-    "FileSource", "Homes", "file_sources", "find_moved", "relocate_position", "rewrite_source_logs", "source_logs",
+    "LOCAL", "FileSource", "Homes", "file_sources", "find_moved", "is_below", "relocate_position",
 ]  # fmt: skip
 
 _GLOB: Final = set("{}[]*?\\")
-_LOCAL: Final = "file://"
+LOCAL: Final = "file://"  # what Spark's names of local files begin with
 _SAME_TIME: Final = 2000  # milliseconds; some file systems keep no more than every other second
 
 
@@ -163,8 +161,8 @@ def _other_file(was: FileSource, now: FileSource, logs: Iterable[str]) -> Path |
     for line in (line for log in logs for line in log.split("\n") if line.startswith("{")):
         try:
             entry = parse(line.encode())
-            name = str(entry.get("path", "")).removeprefix(_LOCAL)
-            below = check_relative(unquote(name[len(was.root.rstrip("/")) + 1 :])) if _below(name, was.root) else None
+            name = str(entry.get("path", "")).removeprefix(LOCAL)
+            below = check_relative(unquote(name[len(was.root.rstrip("/")) + 1 :])) if is_below(name, was.root) else None
             noted = int(entry["timestamp"]) if below is not None else 0
         except (AttributeError, LookupError, TypeError, ValueError, Misuse) as error:
             raise Damaged(
@@ -209,49 +207,6 @@ def _other_directory(uid: NodeId, was: FileSource, now: FileSource) -> Misuse:
     )
 
 
-def source_logs(checkpoint: Path) -> list[str]:
-    return [path.read_text(encoding="utf-8") for path in checkpoint.glob("sources/*/*") if _is_log(path.name)]
-
-
-def _is_log(name: str) -> bool:
-    return name.removesuffix(".compact").isdigit()
-
-
-def rewrite_source_logs(checkpoint: Path, moved: Mapping[str, str]) -> None:
-    """Have the logs of the file sources in a Spark checkpoint name the files where they are now. Doing it again changes
-    nothing. Files are replaced, never changed: others may have links to the old ones."""
-    for path in checkpoint.glob("sources/*/*") if moved else ():
-        if not _is_log(path.name):
-            continue
-        try:
-            version, *lines = path.read_text(encoding="utf-8").split("\n")
-            fresh = "\n".join([version, *(_rewritten(line, moved) for line in lines)])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Damaged(
-                f"Spark's checkpoint file {path} cannot be read: {error}.",
-                untouched="Nothing was started.",
-                next="Put back a copy of it, or restore the job from a snapshot.",
-            ) from error
-        if fresh != "\n".join([version, *lines]):
-            write_durably(path, fresh)
-
-
-def _rewritten(line: str, moved: Mapping[str, str]) -> str:
-    if not line.startswith("{"):
-        return line
-    entry = json.loads(line)
-    path = entry.get("path")
-    if not isinstance(path, str) or not path.startswith(_LOCAL):
-        return line
-    name = path.removeprefix(_LOCAL)
-    if any(_below(name, new) for new in moved.values()):
-        return line  # by an earlier attempt
-    for old, new in sorted(moved.items(), key=lambda pair: -len(pair[0])):
-        if _below(name, old):
-            entry["path"] = f"{_LOCAL}{new.rstrip('/')}/{name[len(old.rstrip('/')) + 1 :]}"
-            return json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-    return line
-
-
-def _below(name: str, root: str) -> bool:
+def is_below(name: str, root: str) -> bool:
+    """Whether the file of that name is in the directory `root`, or below it."""
     return name.startswith(f"{root.rstrip('/')}/")

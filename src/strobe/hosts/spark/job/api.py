@@ -111,7 +111,7 @@ OPERATIONS: Final = (
         "cancel", "POST", "/v1/cancel", "end the job, whatever is under way", Ended, CancelRequest, waits=True
     ),
     Operation(
-        "release", "POST", "/v1/release", "let go what invariants keep back, up to a snapshot", Release, ReleaseRequest
+        "release", "POST", "/v1/release", "release what invariants hold back, up to a snapshot", Release, ReleaseRequest
     ),
     Operation("openapi", "GET", "/v1/openapi.json", "this description, as an OpenAPI document", None),
 )  # fmt: skip
@@ -268,7 +268,7 @@ def _describe(operation: Operation) -> dict[str, Any]:
                 "content": {"application/json": {"schema": answer}},
             },
             "400": {"description": "the request cannot be read", "content": error},
-            "401": {"description": "the token does not fit", "content": error},
+            "401": {"description": "the token is wrong", "content": error},
             "409": {"description": "refused: nothing was started", "content": error},
             "500": {"description": "it was tried and did not work", "content": error},
         },

@@ -116,7 +116,7 @@ class InvariantChecks:
 
     @property
     def holding(self) -> list[str]:
-        """Those that hold rows back."""
+        """The invariants that hold rows back."""
         return [name for name, one in self._of.items() if one.invariant.on_violation is OnViolation.HOLD]
 
     def start(self) -> None:

@@ -168,8 +168,8 @@ class Job:
     def _start(self) -> None:
         home, record = self.home, self.home.record
         pipeline = self.pipeline = with_mode(self.pipeline)
-        logs = home.path(home.layout.logs)
-        logs.mkdir(parents=True, exist_ok=True)
+        log = home.path(home.layout.spark_log)
+        log.parent.mkdir(parents=True, exist_ok=True)
         home.publish(
             job=self.name, state=self.state.value, pid=os.getpid(), host=host_name(), started=self.started,
             incarnation=record.incarnation, timeline=record.timeline, master=self.master, settings=settings_of(pipeline)
@@ -177,7 +177,7 @@ class Job:
         self.store = open_checkpoints(home, pipeline.checkpoint)
         self._parts.callback(self._close_store)
         _log.info("Spark starts")
-        self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=logs / "spark.log")
+        self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=log)
         if self._given is None:
             self._parts.callback(stop_session, self._spark)
         gate = self._parts.enter_context(Gate(ChannelAnswers(self._agents)))
@@ -289,7 +289,7 @@ class Job:
     # ── what people ask ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until the job is over. False if it still runs when the time is up."""
+        """Wait until the job is over. False if it still runs when the time is up."""
         if not self._over.wait(timeout):
             return False
         if self._control is not None:
@@ -380,7 +380,7 @@ class Job:
         ).start()
 
     def _stage_failed(self, runner: StageRunner, why: str) -> None:
-        ended = runner.failure if isinstance(runner.failure, SparkEnded) else None  # which is no fault of the stage
+        ended = runner.failure if isinstance(runner.failure, SparkEnded) else None  # not the stage's fault
         self._fail(
             ended.what if ended is not None else f"stage {runner.spec.uid!r} failed for good: {why}", started=True
         )

@@ -91,7 +91,7 @@ class JobObserver:
         self._ended: deque[SnapshotEnded] = deque()
         self._told: deque[Event] = deque(maxlen=_KEPT)
         self._listeners: list[Callable[[Event], None]] = []
-        self._lock = threading.Lock()  # of the meters, and of who is told what
+        self._lock = threading.Lock()  # guards the meters, and who is told what
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 

@@ -1,6 +1,6 @@
 """What people order a running job to do: a savepoint, a stop, a cancel. One at a time, never mixed.
 
-Also a release of what invariants keep back, at any time.
+Also a release of what invariants hold back, at any time.
 
 A savepoint or stop that comes while another is under way is refused at once, and says which. A cancel is never refused:
 it ends whatever is under way, and its caller gets an error. A savepoint whose manifest was written by then is

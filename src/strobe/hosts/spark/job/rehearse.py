@@ -239,5 +239,5 @@ def _failure(job: Job) -> StrobeError | None:
     return Failed(
         f"The rehearsal failed: {what}",
         untouched="The job, its channels and its tables are as they were.",
-        next="Mend the cause and rehearse again.",
+        next="Fix the cause and rehearse again.",
     )

@@ -1,4 +1,4 @@
-"""Law 1 over a journal of any size: every snapshot of it, and what the channels lost or doubled.
+"""Law 1 over a journal of any size: every snapshot of it, and what the channels lost or delivered twice.
 
 Theory
 ------

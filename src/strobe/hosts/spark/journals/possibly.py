@@ -109,7 +109,7 @@ def possibly(events: DataFrame, text: str, scratch: Path, tell: Callable[[str], 
 def _conjuncts(condition: Condition) -> tuple[Term, ...]:
     if condition.conjuncts is None:
         raise Misuse(
-            f"{condition.text!r} is no conjunction of conditions that each speak of one node, and only these are "
+            f"{condition.text!r} is not a conjunction of conditions that each speak of one node, and only these are "
             "decided over Parquet.",
             untouched="Nothing was looked at.",
             next="Write it like a.balance < 0 and b.balance < 0, or ask a journal that fits into memory.",
@@ -155,7 +155,7 @@ def _files(directory: Path, column: str, index: int) -> list[Path]:
 
 
 def _numbered(rows: DataFrame, nodes: Sequence[Node], column: str) -> DataFrame:
-    """With a node's number in `column`, instead of its name."""
+    """The rows with a node's number in `column`, instead of its name."""
     pairs = [(node.name, index) for index, node in enumerate(nodes)]
     numbers = rows.sparkSession.createDataFrame(pairs, f"node STRING, {column} INT")
     return rows.join(F.broadcast(numbers), "node").drop("node")

@@ -9,7 +9,7 @@
 | `snapshot` | long | `recorded`, `held` |
 | `state` | struct | `initial`, `internal`, `received`: the node's state after that step |
 
-A step of a node begins with exactly one row, `internal` or `received`, and its `sent` rows bear the same number. Steps
+A step of a node begins with exactly one row, `internal` or `received`, and its `sent` rows have the same number. Steps
 are counted one by one; the row `initial` has the number before the first. A snapshot is a `recorded` row for each node
 and a `held` row for each message that it holds in flight. The order of rows and files means nothing.
 """
@@ -46,7 +46,7 @@ _ROWS: Final = 250_000  # of a row group
 
 
 def open_table(session: SparkSession, name: str) -> DataFrame:
-    """The events; Misuse if this is no journal."""
+    """The events; Misuse if this is not a journal."""
     try:
         events = session.read.parquet(name)
     except (PySparkException, Py4JError) as error:
@@ -59,7 +59,7 @@ def open_table(session: SparkSession, name: str) -> DataFrame:
         if types.get(column) != wanted:
             found = f"is {types[column].simpleString()}" if column in types else "is missing"
             raise Misuse(
-                f"{name} is no journal: its column {column!r} {found}, and should be {wanted.simpleString()}.",
+                f"{name} is not a journal: its column {column!r} {found}, and should be {wanted.simpleString()}.",
                 untouched="Nothing was looked at.",
                 next="docs/reference/predicates.md has the columns.",
             )

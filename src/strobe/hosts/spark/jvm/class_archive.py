@@ -22,7 +22,7 @@ def archive_path() -> Path:
 
 
 def jvm_option(given: str) -> str:
-    """For a JVM that is started with the options `given`; empty if there is nothing to add."""
+    """The option for a JVM that is started with the options `given`; empty if there is nothing to add."""
     archive = archive_path()
     if "SharedArchiveFile" in given or "ArchiveClassesAtExit" in given or " " in str(archive) or not archive.is_file():
         return ""

@@ -57,7 +57,7 @@ def launch(settings: Mapping[str, str], directory: SessionDirectory, output: Bin
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Not for longer than the start: other sessions that this process starts have directories of their own."""
+    """Variables for the start only: other sessions that this process starts have directories of their own."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -92,12 +92,12 @@ def _own_file(arguments: list[str]) -> tuple[str, list[str]]:
     raise Misuse(
         f"Spark's settings in {place} cannot be read: {why}.",
         untouched="Nothing was started.",
-        next=f"Mend the file, or name another one in {_SUBMIT}.",
+        next=f"Fix the file, or name another one in {_SUBMIT}.",
     )
 
 
 def _properties(settings: Mapping[str, str]) -> str:
-    """As `java.util.Properties` reads it."""
+    """Settings in the form that `java.util.Properties` reads."""
     return "".join(f"{_escaped(key, ' :=')}={_escaped(value, '')}\n" for key, value in settings.items())
 
 
@@ -108,6 +108,6 @@ def _escaped(text: str, also: str) -> str:
 
 
 def _java_argument(option: str) -> str:
-    """As Java's launcher reads a word of an argument file."""
+    """A word in the form that Java's launcher reads from an argument file."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

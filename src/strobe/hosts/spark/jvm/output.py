@@ -52,4 +52,4 @@ class SparkOutput:
             if self._early is not None:
                 self._early.unlink(missing_ok=True)
             if made is not None:
-                made.rmdir()  # unless there is something in it by now
+                made.rmdir()  # unless something is in it by now

@@ -132,6 +132,6 @@ def is_own(connection: socket.socket) -> bool:
 
 
 def _in_table(address: tuple[Any, ...]) -> str:
-    """As the kernel's tables write an IPv4 address; those of IPv6 sockets end in the same way."""
+    """An IPv4 address as the kernel's tables write it; entries of IPv6 sockets end in the same way."""
     number = socket.inet_aton(address[0])
     return f"{(number[::-1] if sys.byteorder == 'little' else number).hex().upper()}:{address[1]:04X}"

@@ -41,5 +41,5 @@ def open_stream(
 
 
 def without_numbers(text: str) -> str:
-    """With the names of sources as they are, whichever number their streams have in this session."""
+    """The text with plain names of sources, without the numbers of their streams in this session."""
     return _NUMBERED.sub(r"\1", text)

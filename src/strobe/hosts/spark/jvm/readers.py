@@ -37,10 +37,10 @@ class ReaderServer:
                 start_new_session=True,  # an interrupt at the terminal is the driver's
             )
         except OSError:
-            self._process = None  # Spark will say what is wrong with this Python
+            self._process = None  # Spark will report what is wrong with this Python
 
     def await_ready(self) -> None:
-        """Until it serves, or will not."""
+        """Wait until it serves, or has failed to."""
         if self._process is None or self._process.stdout is None:
             return
         with selectors.DefaultSelector() as selector, self._process.stdout as said:

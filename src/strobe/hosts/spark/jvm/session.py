@@ -168,7 +168,8 @@ def spark_session(
 
 @contextlib.contextmanager
 def passing_session(name: str, master: str) -> Iterator[SparkSession]:
-    """For one question: the session that this process has, which stays, or one that ends with the question."""
+    """A session for one question: the one that this process has, which stays, or a new one that ends with the
+    question."""
     exists = SparkContext._active_spark_context is not None
     session = spark_session(name, master)
     try:
@@ -206,7 +207,7 @@ def own_session(session: SparkSession, settings: Mapping[str, str], whose: str) 
 
 @contextlib.contextmanager
 def passing_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """For as long as something starts that takes its settings from the session. Not two at once."""
+    """Set these in the session while something starts that takes its settings from there. Not two at once."""
     before = {key: session.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():
@@ -269,7 +270,7 @@ def stop_session(session: SparkSession) -> None:
     """Stop it; one whose JVM is gone has nothing left to stop."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # that the JVM may have been killed: who asks is told
+            warnings.simplefilter("ignore", RuntimeWarning)  # the JVM may have been killed: `spark_ended` says so
             session.stop()
     except Exception as error:  # py4j's, of whatever class
         if spark_ended() is None:
@@ -296,7 +297,7 @@ def _not_started(master: str, error: Exception) -> StrobeError:
     what = said[0].partition("Exception: ")[2] if said else str(error).partition("\n")[0]
     if "Could not parse Master URL" in str(error):
         return Misuse(
-            f"--master {master!r} is no address of a Spark master.",
+            f"--master {master!r} is not the address of a Spark master.",
             untouched="Nothing was started.",
             next="Use local[N], spark://HOST:PORT, or what else Spark's --master takes.",
         )

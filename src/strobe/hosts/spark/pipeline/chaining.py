@@ -1,8 +1,8 @@
 """Which stages may become part of the query that reads them, by what is declared, and what that query then is.
 
-A stage that is chained has no query and no channel. It computes the same rows, in the query of its only reader. What
-speaks against it is whatever somebody could see of the channel, or what the two queries cannot have in common. What
-their plans say is for `stage.chaining`.
+A stage that is chained has no query and no channel. It computes the same rows, in the query of its only reader. A stage
+is not chained if somebody could notice that its channel is missing, or if the two queries have settings that differ.
+What the plans of the queries say is checked in `stage.chaining`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _wanted(pipeline: Pipeline, spec: StageSpec) -> bool:
 def keeps_channel(
     pipeline: Pipeline, uid: NodeId, specs: Mapping[NodeId, StageSpec], asked_for: Collection[str] | None
 ) -> str | None:
-    """Why the stage keeps its query and its channel; None if nothing that is declared speaks against chaining it.
+    """Why the stage keeps its query and its channel; None if nothing that is declared prevents chaining.
 
     `specs` are the stages of the pipeline with those merged that are upstream. `asked_for` are the channels that
     invariants look at, in lower case; None: any of them may be.
@@ -91,12 +91,12 @@ def merged(stage: StageSpec, reader: StageSpec, *, alone: bool) -> StageSpec:
 
 
 def chained_into(pipeline: Pipeline) -> dict[NodeId, NodeId]:
-    """Of a pipeline as it runs: the stages that have no query, and whose query computes each."""
+    """The chained stages of a pipeline as it runs, and whose query computes each."""
     return {uid: spec.uid for spec in pipeline.stages.values() for uid in spec.chained}
 
 
 def noted_chains(pipeline: Pipeline) -> dict[NodeId, Json]:
-    """For the memory of a job that has just been restored: which queries its stages are, until it has started."""
+    """For the record of a job that has just been restored: which queries its stages are, until it has started."""
     if not asks_for_chaining(pipeline) and not chained_into(pipeline):
         return {}
     return {uid: {CHAINED: noted(spec)} for uid, spec in pipeline.stages.items()}

@@ -43,8 +43,8 @@ class CheckpointConfig:
 
     `interval` None: only when asked. `mode`: "aligned", "unaligned", or "aligned-with-timeout", which turns unaligned
     after `alignment_timeout`. None leaves it to the pipeline (`pipeline.cut_mode`): unaligned, unless readers of what
-    sinks deliver on snapshot could tell. `retention_on_cancel` is "retain" here and "delete" in Flink: losing the last
-    checkpoint to a cancel is the one default of Flink's that nobody has ever wanted at three in the morning.
+    sinks deliver on snapshot could tell. `retention_on_cancel` is "retain" here and "delete" in Flink: a cancel should
+    not take the last checkpoint with it.
 
     `batch_share`: a stage reads of a backlog what it can work through in about this share of the interval, or in
     four seconds if that is more; None does not limit it.
@@ -127,7 +127,7 @@ class CheckpointConfig:
 
     @property
     def barrier_mode(self) -> BarrierMode:
-        """The mode in force; of one that is left open, what it is without such sinks."""
+        """The mode as the protocol knows it; where the pipeline leaves it open, unaligned."""
         return BarrierMode.UNALIGNED if self.mode is None else BarrierMode(self.mode)
 
 

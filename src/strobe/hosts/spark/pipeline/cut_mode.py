@@ -5,11 +5,11 @@ Theory
 An unaligned checkpoint takes as long as the longest batch that is running, whatever the backlog and the depth of the
 graph, and rows in flight are a pair of numbers. A restore gives the same result in either mode. So it is the default.
 
-One kind of reader can tell the modes apart: who reads what sinks deliver *on snapshot*. These show what their stages
-had done when they were recorded. After an aligned checkpoint that is the whole effect of the same source rows, in all
-tables. After an unaligned one each stage has its own distance from the sources. If a stage's rows go to two tables, or
-to one table by two ways that meet again (the debit and the credit of a transfer), then the effect of a row may be
-visible at the end of one way while it is in flight on the other.
+One kind of reader can tell the modes apart: those who read what sinks deliver *on snapshot*. Such sinks show what their
+stages had done when they were recorded. After an aligned checkpoint that is the whole effect of the same source rows,
+in all tables. After an unaligned one each stage has its own distance from the sources. If a stage's rows go to two
+tables, or to one table by two ways that meet again (the debit and the credit of a transfer), then the effect of a row
+may be visible at the end of one way while it is in flight on the other.
 
 The *ways* of a stage are the paths through the graph from it to a stage with a sink that delivers on snapshot. Sinks of
 one stage are one end: they show the same batches. If every stage has one way at most, then all that its rows have an
@@ -17,7 +17,7 @@ effect on lies one behind the other; channels are first in, first out, and a bat
 visible is the whole effect of the rows up to some point of each source, in either mode: the mode only says which
 point. Therefore a pipeline gets aligned checkpoints by default if some stage has two ways or more, and only then.
 
-A feedback is no way here: alignment does not wait for it either.
+A feedback does not count as a way: alignment does not wait for it either.
 """
 
 from __future__ import annotations

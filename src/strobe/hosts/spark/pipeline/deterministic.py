@@ -1,4 +1,4 @@
-"""Randomness that is the same again when a batch is run again.
+"""Random numbers that are the same when a batch is run again.
 
 A batch that is replayed after a crash must give the same rows, or what was seen before and what is seen after differ.
 `rand()` and `uuid()` do not; `current_timestamp()` does, because Spark logs the batch's time with its offsets and uses

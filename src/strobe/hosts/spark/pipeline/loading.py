@@ -49,7 +49,7 @@ _NOT_SETTINGS: Final = ("spark.master", "spark.app.name", "spark.remote")
 def load_pipeline(
     target: str, *, py_files: Sequence[str] = (), master: str | None = None, home: Path | None = None
 ) -> Pipeline:
-    """`master`: where Spark is started if the file needs it. `home`: the directory of which the log of that will be."""
+    """`master`: where Spark is started if the file needs it. `home`: the directory that Spark's log goes to."""
     name, wanted = target, ""
     if not Path(target).is_file() and ":" in target:
         name, _, wanted = target.rpartition(":")
@@ -160,7 +160,7 @@ class _NeedsSpark(BaseException):
 
 @contextlib.contextmanager
 def _without_spark() -> Iterator[None]:
-    """A file that makes a session of its own is to get Strobe's, with its settings."""
+    """Notice that the file needs a session: a file that makes one itself is to get Strobe's, with its settings."""
     builder: Any = SparkSession.Builder
     original = builder.getOrCreate
 
@@ -209,7 +209,7 @@ def _unloadable(error: BaseException, path: Path) -> Misuse:
     return Misuse(
         f"{path} cannot be loaded: {type(error).__name__}: {_words(error)}{_line(error, path)}.",
         untouched="Nothing was started.",
-        next=_advice(error, path) or "Mend the file and run again.",
+        next=_advice(error, path) or "Fix the file and run again.",
     )
 
 
@@ -218,7 +218,8 @@ def _words(error: BaseException) -> str:
 
 
 def _advice(error: BaseException, path: Path) -> str:
-    """A module beside the file whose name is another's cannot be imported, and Python does not say why."""
+    """Advice for a failed import: a module beside the file cannot be imported if its name is taken, and Python does not
+    say why."""
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in sys.modules:
         return "Put the module beside the file, hand it over with --py-files, or install it."
     match = _NO_ATTRIBUTE.search(str(error))

@@ -27,13 +27,13 @@ _OF_SPARK = (Column, DataFrame, SparkSession, SparkContext)
 
 
 def pickle_by_value(roots: Sequence[Path]) -> None:
-    """Those of the loaded modules below `roots` that workers cannot import."""
+    """Have those of the loaded modules below `roots` that workers cannot import pickled by value."""
     for module in modules_needing_spark(roots):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def modules_needing_spark(roots: Sequence[Path]) -> list[ModuleType]:
-    """Of the modules that are loaded from `roots`."""
+    """The modules loaded from `roots` that need Spark to be imported."""
     loaded = {name: module for name, module in list(sys.modules.items()) if _is_below(module, roots)}
     needing = {name for name, module in loaded.items() if any(map(_asks_spark, list(vars(module).values())))}
     waiting = set(needing)
@@ -51,7 +51,8 @@ def _is_below(module: ModuleType, roots: Sequence[Path]) -> bool:
 
 
 def _asks_spark(value: object) -> bool:
-    """Whether it cannot be made without Spark: what Spark made, a function with a type in words, many of them."""
+    """Whether making this object needs Spark: an object of Spark's, a function with a type as text, or a collection of
+    these."""
     if isinstance(value, list | tuple | set | frozenset):
         return any(isinstance(each, _OF_SPARK) for each in value)
     if isinstance(value, dict):

@@ -84,7 +84,7 @@ class StageSpec:
 
     @property
     def ends(self) -> bool:
-        """Whether its own sources end: with what they have when nothing else is left to do."""
+        """Whether its own sources end: with what they have when everything else is done."""
         return "availableNow" in self.trigger
 
     @property
@@ -254,7 +254,8 @@ class Pipeline:
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
-        return tuple(found or Invariant(name) for name, found in self._invariants.items())  # which refuses to be
+        # One without a query or function is a decorator that was never used: `Invariant` refuses it.
+        return tuple(found or Invariant(name) for name, found in self._invariants.items())
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {', '.join(self._stages) or 'no stage yet'}>"
@@ -324,7 +325,7 @@ class Pipeline:
         self._check_ends()
 
     def _check_ends(self) -> None:
-        """A stage ends behind those that it reads, so it cannot be told to if one of them goes on for ever."""
+        """A stage ends after those that it reads, so it cannot be told to end if one of them runs for ever."""
         ends: dict[NodeId, bool] = {}
         for uid in self.order():
             stage = self._stages[uid]
@@ -425,7 +426,7 @@ def _listed(reads: Any, where: str) -> list[str | Feedback]:
 
 
 def _check_parameters(function: StageFunction, names: list[str], where: str) -> None:
-    """A channel's DataFrame is passed by name; a uid that is no identifier ('a-b') is passed with underscores."""
+    """A channel's DataFrame is passed by name; a uid that is not an identifier ('a-b') is passed with underscores."""
     wanted = [argument_name(n) for n in names] or [SESSION]
     parameters = inspect.signature(function).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):

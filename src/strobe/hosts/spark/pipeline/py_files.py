@@ -48,7 +48,7 @@ def _checked(word: str) -> Path:
 
 
 def _laid_together(modules: Sequence[Path]) -> Path:
-    """Single modules in a directory of their own: what else is beside them is not meant."""
+    """Put single modules into a directory of their own, without what else lies beside them."""
     place = Path(tempfile.mkdtemp(prefix="strobe-py-files-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     for module in modules:

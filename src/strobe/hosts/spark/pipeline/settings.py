@@ -17,7 +17,7 @@ _SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key|credential
 
 
 def settings_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """By stage; what is not set is left out."""
+    """The settings of each stage; what is not set is left out."""
     return {str(uid): _settings(spec) for uid, spec in pipeline.stages.items()}
 
 

@@ -1,4 +1,4 @@
-"""What it is in a function that cannot be sent to Spark's workers.
+"""Finding what in a function cannot be sent to Spark's workers.
 
 A function takes along what it uses: variables of its file, of the functions around it, attributes. Python says only of
 which type the thing is that cannot be pickled. Here it is looked for, along the names by which the function reaches it.
@@ -23,7 +23,7 @@ _globals_of: Any = cloudpickle.cloudpickle._extract_code_globals
 
 
 def culprit(error: BaseException) -> str:
-    """In words, for an error that pyspark's serializer has raised. Nothing if it is not to be found."""
+    """The culprit in words, for an error that pyspark's serializer has raised. Empty if it cannot be found."""
     step = error.__traceback__
     while step is not None:
         code, names = step.tb_frame.f_code, step.tb_frame.f_locals
@@ -65,7 +65,7 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_users(kind: type) -> bool:
-    """Into things of Spark's or Python's nobody wants to look."""
+    """Whether it belongs to the user's code. Objects of Spark and Python are not searched."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return file is not None and not is_foreign(file)
 

@@ -44,7 +44,7 @@ from strobe.hosts.spark.pipeline.user_lines import ARCHIVE, PACKAGE
 __all__ = ["CodeRoot", "code_entries", "code_roots", "give_to_workers", "hidden_names"]
 
 _log = logging.getLogger("strobe.job")
-_LARGE = 50 * 1024 * 1024  # bytes: more is worth a word
+_LARGE = 50 * 1024 * 1024  # bytes: a larger archive is worth a warning
 _TABLES = ("_delta_log", "_spark_metadata")
 
 
@@ -111,7 +111,8 @@ def _python_directories() -> set[Path]:
 
 
 def hidden_names(root: Path) -> set[str]:
-    """Modules and packages in `root` that an import in the driver does not give: the name is Python's, or another's."""
+    """Modules and packages in `root` that the driver does not import: their names belong to Python, or to a module
+    found earlier."""
     return {name for entry in _modules(root) if _is_taken(name := entry.stem, root)}
 
 
@@ -148,7 +149,7 @@ def _is_loaded(name: str, root: Path) -> bool:
 
 
 def _without_hidden(root: Path) -> Path:
-    """`root`, or a directory of links to everything in it but what the driver does not see."""
+    """`root`, or a directory of links to everything in it that the driver can import."""
     hidden = {entry for entry in _modules(root) if _is_taken(entry.stem, root)}
     if not hidden:
         return root
@@ -204,11 +205,11 @@ def _files(entries: Iterable[Path]) -> Iterator[Path]:
             yield entry
         elif entry.is_dir() and not any((entry / name).exists() for name in ("pyvenv.cfg", *_TABLES)):
             below = (p for p in entry.iterdir() if not p.name.startswith(".") and p.name != "__pycache__")
-            yield from _files(p for p in below if not (p.is_symlink() and p.is_dir()))  # which may lead back here
+            yield from _files(p for p in below if not (p.is_symlink() and p.is_dir()))  # a link may lead back here
 
 
 def _scratch() -> Path:
-    """Kept until this process ends: workers and executors come for it at any time."""
+    """A directory that is kept until this process ends: workers and executors may read it at any time."""
     place = Path(tempfile.mkdtemp(prefix=ARCHIVE))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return place

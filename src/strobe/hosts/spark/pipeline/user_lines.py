@@ -1,7 +1,7 @@
 """Where in the user's code an error was raised, in words: `(pipeline.py, line 12)`.
 
-Of an error in this process the frames are known. One of a worker comes as text, with the traceback in it. Frames of
-Spark, Strobe, Python and installed packages are passed over: the innermost frame of the user's own says what failed,
+For an error in this process the frames are known. An error in a worker comes as text, with the traceback in it. Frames
+of Spark, Strobe, Python and installed packages are passed over: the innermost frame of the user's own says what failed,
 the outermost in another file how it came there.
 """
 
@@ -69,6 +69,6 @@ def is_foreign(file: str) -> bool:
 
 
 def _shown(file: str) -> str:
-    """As short as it is clear."""
+    """The path, as short as it can be without being ambiguous."""
     here = f"{os.getcwd()}{os.sep}"
     return _SHIPPED.sub("", file).removeprefix(here)

@@ -1,4 +1,4 @@
-"""Two meanings of a stage's state, compared: what is not as it was, and how much that weighs.
+"""Two meanings of a stage's state, compared: what has changed, and how serious that is.
 
 *Unfit*: the state cannot be read by the new code. *Mixed*: it can be read, and would give results that belong neither
 to the old code nor to the new one. *Harmless*: it goes on, and whoever runs the job should know.
@@ -17,6 +17,7 @@ from typing import Any
 
 from strobe.hosts.spark.plans.meaning import VERSION
 from strobe.model.cut import Json
+from strobe.model.text import shortened
 
 __all__ = ["Difference", "Weight", "compare_meanings", "meaning_of", "uncompared"]
 
@@ -82,7 +83,7 @@ def uncompared(before: Json, after: Json) -> list[str]:
 
 
 def compare_meanings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """Of two descriptions of a stage; nothing if one of them has no meaning noted."""
+    """Compare two descriptions of a stage; no differences if one of them has no meaning noted."""
     then, now = meaning_of(before), meaning_of(after)
     if then is None or now is None or not (then["operators"] and now["operators"]):
         return []
@@ -163,7 +164,7 @@ class _Comparison:
         if self._single:
             text = _QUALIFIER.sub(lambda m: m[0] if m[0] == "static::" else "", text)
         text = text.replace("::", ".").replace("⟦", "(").replace("⟧", ")")
-        return text if len(text) <= 200 else f"{text[:200]}…"
+        return shortened(text, 200)
 
 
 def _weigh_column(was: set[str], is_: set[str]) -> Weight:

@@ -186,7 +186,7 @@ def _optimized(result: DataFrame, analyzed: list[Any]) -> list[Any]:
     try:
         session: Any = result.sparkSession._jsparkSession
         return _nodes(session.sessionState().optimizer().execute(analyzed[0]))
-    except Exception as error:  # Spark's own business: the operator and its condition are compared all the same
+    except Exception as error:  # an error inside Spark: the operator and its condition are compared all the same
         _log.debug("the columns that a join keeps are not known: %s", error)
         return []
 
@@ -243,7 +243,7 @@ def _processor(node: Any) -> dict[str, Json]:
     described: dict[str, Json] = {"keys": [_column(e) for e in _items(node.leftAttributes())]}
     try:
         described["values"] = sorted(_variables(node), key=str)
-    except Exception as error:  # what a processor does in `init` is its author's business
+    except Exception as error:  # `init` is user code, and may raise anything
         _log.debug("the state of a processor is not known: %s", error)
     return described
 

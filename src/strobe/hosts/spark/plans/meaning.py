@@ -352,6 +352,6 @@ def _name_of(attribute: Node, former: Mapping[str, str]) -> str:
 
 
 def _name(value: object) -> str:
-    """Of one of Spark's constants: `…$Update$` is Update."""
+    """The name of one of Spark's constants: `…$Update$` is Update."""
     text = str(value.get("object", "")) if isinstance(value, dict) else str(value or "")
     return text.rstrip("$").rpartition(".")[2].rpartition("$")[2]

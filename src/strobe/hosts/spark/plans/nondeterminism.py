@@ -29,7 +29,7 @@ class Culprit:
 
 
 def nondeterministic_functions(plan: Any) -> list[Culprit]:
-    """Of an analysed plan in the JVM, each once, by name."""
+    """The names of the non-deterministic functions in an analysed plan in the JVM, each once."""
     return sorted(set(_in_plan(plan)))
 
 

@@ -115,7 +115,7 @@ class Writer:
     _known: dict[int, tuple[Node, str]] = field(default_factory=dict)  # by identity: origins are shared
 
     def text(self, node: Node) -> str:
-        """Of an expression that is resolved."""
+        """The text of a resolved expression."""
         return self._text(node, {})
 
     def _text(self, node: Node, bound: Mapping[int, str]) -> str:
@@ -319,7 +319,7 @@ def _without_noise(value: object) -> object:
 
 
 def _short(text: str) -> str:
-    """What is written of a column goes into what is made of it: without a limit it doubles with every step."""
+    """Limit the text of a column: it is repeated in every column made of it, and could double with every step."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:100]}…{hashlib.sha256(text.encode()).hexdigest()[:16]}"

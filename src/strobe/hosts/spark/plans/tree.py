@@ -27,7 +27,7 @@ class Node:
     place: int = 0
 
     def walk(self) -> Iterator[Node]:
-        """In pre-order. No recursion: plans are deep."""
+        """All nodes in pre-order. No recursion: plans are deep."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -43,7 +43,7 @@ class Node:
 
 
 def parse_plan(text: str) -> Node:
-    """ValueError, KeyError or TypeError if it is no plan."""
+    """ValueError, KeyError or TypeError if it is not a plan."""
     plan = _parse(json.loads(text), plan=True)
     return _inlined(plan) if any(node.kind == "WithCTE" for node in plan.walk()) else plan
 

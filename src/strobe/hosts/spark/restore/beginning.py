@@ -1,16 +1,16 @@
 """Where a source stage begins that has never run: at what its sources have now, or at a time.
 
-Spark's sources each have options of their own for this, or none. One way fits all: the stage's plan is run once with
-every stream emptied, up to what the sources have. That is batch 0, which ends there and brings no rows. For files, a
-later start than the first is a time: those that are younger are taken out of the list of files that were read.
+Spark's sources each have options of their own for this, or none. One way fits all: the stage's plan is run once, up to
+what the sources have, with every stream emptied. That is batch 0: it ends there and brings no rows. If the start is a
+time, files that are younger are then taken off the list of files that were read.
 
-It is done once. The checkpoint appears by a rename; killed before, the stage has not begun, and no row has been read.
-A note beside it says that it is done, because sources that had nothing leave no batch 0: what comes then is read.
+This is done once. The checkpoint appears by a rename: if the driver is killed before that, the stage has not begun and
+no row has been read. A note beside the checkpoint says that it was done. It is needed where the sources had nothing,
+because then there is no batch 0, and whatever comes later is read.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.classic.column import _to_seq
 
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
-from strobe.hosts.spark.checkpoint.source_files import rewrite
+from strobe.hosts.spark.checkpoint.source_files import read_again_from
 from strobe.hosts.spark.checkpoint.stage_files import (
     has_start,
     note_starts,
@@ -74,12 +74,12 @@ def begin_sources(drafts: Sequence[DraftStage], home: JobHome, partitions: Mappi
             with passing_settings(draft.result.sparkSession, settings):
                 run_over_nothing(draft, unfinished)
             if isinstance(spec.start, datetime):
-                _read_again_from(unfinished, spec.start)
+                read_again_from(unfinished, spec.start)
         except Exception as error:  # whatever Spark or a source says
             raise Failed(
                 f"Stage {spec.uid!r} could not be given its start, {spec.start}: {str(error).splitlines()[0]}",
                 untouched="It has not begun, and has read nothing.",
-                next="Mend the cause and run again.",
+                next="Fix the cause and run again.",
             ) from error
         if spark_checkpoint.last_committed(unfinished) is not None:
             relocate_state(unfinished, place)
@@ -118,13 +118,3 @@ def _over_nothing(result: DataFrame) -> DataFrame:
 
     plan = emptied(result._jdf.queryExecution().analyzed())
     return DataFrame(session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
-
-
-def _read_again_from(checkpoint: Path, time: datetime) -> None:
-    """Leave files out of the logs of what was read that are as young as `time`, or younger."""
-    for path in checkpoint.glob("sources/*/0"):
-        version, *lines = path.read_text(encoding="utf-8").split("\n")
-        older = [line for line in lines if line and json.loads(line)["timestamp"] < time.timestamp() * 1000]
-        files = [json.loads(line)["path"] for line in lines if line]
-        if files:
-            rewrite(path, version, older, str(files[0]).rpartition("/")[0])

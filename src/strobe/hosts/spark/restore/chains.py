@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from strobe.hosts.spark.checkpoint.files import last_logged
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.pipeline.chaining import chained_into
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
@@ -29,7 +30,8 @@ __all__ = ["chained_before", "lay_chains"]
 
 @dataclass(frozen=True)
 class _Before:
-    """`queries`: stages that had one of their own. `chained`: those that had none, by whose query computed each."""
+    """How the job was left. `queries`: stages with a query of their own. `chained`: stages without one, and whose query
+    computed each."""
 
     queries: frozenset[NodeId]
     chained: dict[NodeId, NodeId]
@@ -53,7 +55,8 @@ def lay_chains(
     for uid, host in before.chained.items():
         if uid not in pipeline.stages or _is_same(now.get(uid), host, runs):
             continue
-        if before.chained.get(now.get(uid, uid)) != host:  # it comes out neither by itself nor in another that does
+        # Neither this stage nor the one whose query computes it now was divided off from the query of `host`.
+        if before.chained.get(now.get(uid, uid)) != host:
             raise _refused(uid, host, now.get(uid))
     return runs, chosen
 
@@ -91,7 +94,7 @@ def chained_before(home: JobHome) -> dict[NodeId, NodeId]:
 
 
 def _on_disk(home: JobHome) -> frozenset[NodeId]:
-    """Stages with a Spark checkpoint on this timeline, whatever the memory says."""
+    """Stages with a Spark checkpoint on this timeline, whatever the job record says."""
     stages = home.path(home.layout.stages)
     uids = {NodeId(path.name) for path in stages.iterdir()} if stages.is_dir() else set()
     return frozenset(uid for uid in uids if _has_begun(home, uid))
@@ -99,10 +102,8 @@ def _on_disk(home: JobHome) -> frozenset[NodeId]:
 
 def _has_begun(home: JobHome, uid: NodeId) -> bool:
     """Whether it has planned a batch, in any generation of its checkpoint."""
-    line = home.record.timeline
-    place = home.path(home.layout.stage_checkpoint(uid, line, 0)).parent.parent
-    return any(
-        path.name.isdecimal()
-        for pattern in (f"t{line}/spark/offsets/*", f"t{line}.*/spark/offsets/*")
-        for path in place.glob(pattern)
-    )
+    for checkpoint in home.path(home.layout.stage(uid)).glob("*/spark"):
+        line = home.layout.line_of(checkpoint.parent.name)
+        if line is not None and line[0] == home.record.timeline and last_logged(checkpoint) is not None:
+            return True
+    return False

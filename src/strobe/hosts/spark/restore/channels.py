@@ -70,8 +70,8 @@ def plan_channel(
     *,
     taken_over: bool = False,
 ) -> tuple[ChannelPlan, StrobeError | None]:
-    """What becomes of the output channel of `draft`, which `readers` read; and why it cannot, if it cannot.
-    `taken_over`: what it holds was written by another stage, into a channel of its own."""
+    """What becomes of the output channel of `draft`, which `readers` read, and the problem if it cannot be restored.
+    `taken_over`: the stage replaces another one, which wrote these rows into a channel of its own."""
     uid = draft.spec.uid
     name, path = ChannelId(uid), home.path(home.layout.channel(uid))
     there = (path / LOG).is_dir()
@@ -100,8 +100,8 @@ def plan_channel(
 
 
 def held_columns(name: ChannelId, home: JobHome, found: Located, manifest: Manifest) -> Columns | None:
-    """The columns of the rows that the channel has at the cut. A snapshot says which; of one from an earlier version
-    of Strobe, under which columns did not change, the channel still has them."""
+    """The columns of the rows that the channel has at the cut. The snapshot names them. A snapshot of an earlier
+    version of Strobe does not; columns could not change then, so the channel still has them."""
     record = manifest.channels.get(name)
     if record is None or record.barrier is None:
         return None
@@ -202,7 +202,8 @@ def lay_content_aside(plan: ChannelPlan, home: JobHome, found: Located, manifest
 
 
 def restore_channel(plan: ChannelPlan, draft: DraftStage, home: JobHome) -> Renumbering | None:
-    """Bring the channel to the snapshot's cut, on the timeline that the job record names. None: versions stay."""
+    """Bring the channel to the snapshot's cut, on the timeline that the job record names. Returns None if versions stay
+    as they were."""
     record, path = home.record, home.path(home.layout.channel(NodeId(plan.name)))
     if plan.action is ChannelAction.NEW:
         return None
@@ -237,8 +238,8 @@ def _refill(plan: ChannelPlan, writer: ChannelWriter, aside: Path) -> Renumberin
 
 
 def sweep_aside(home: JobHome) -> None:
-    """Content that a restore had laid aside when it died."""
-    for left in home.path(home.layout.root).glob(f"channels/*/{_ASIDE}*"):
+    """Delete content that a restore had laid aside when it was killed."""
+    for left in home.path(home.layout.channels).glob(f"*/{_ASIDE}*"):
         home.discard(left)
 
 

@@ -54,12 +54,12 @@ def _rows_kept(stage: StagePlan, home: JobHome) -> int | None:
         commits = [c for read, at in stage.starts.items() for c in logs[read].history(logs[read].trimmed_at(at), at)]
         return sum(file.rows for commit in commits for file in commit.files)
     except (StrobeError, OSError):
-        return None  # why is for the plan of the channel to say
+        return None  # the plan of the channel says why
 
 
 def source_places(result: DataFrame) -> list[str]:
-    """What a stage reads besides channels, as a stream, and where its options say that it begins. Never an option that
-    may be secret."""
+    """The streams that a stage reads besides channels, and where its options say that they begin. Options that may be
+    secret are left out."""
     plan: Any = result._jdf.queryExecution().analyzed()
     leaves = plan.collectLeaves()
     places = []
@@ -79,8 +79,8 @@ def source_places(result: DataFrame) -> list[str]:
 def begins_somewhere(
     pipeline: Pipeline, uid: NodeId, places: Sequence[str], gone: Sequence[NodeId], kept: set[NodeId]
 ) -> str:
-    """Of a source stage that is new. `gone` are source stages that the file has no more, `kept` the stages that keep
-    their state."""
+    """Where a new source stage begins, in words. `gone` are source stages that are no longer in the file, `kept` the
+    stages that keep their state."""
     start = pipeline.stages[uid].start
     if start in (SNAPSHOT, EARLIEST):
         return _from_start(pipeline, uid, places, gone, kept)
@@ -109,7 +109,7 @@ def _from_start(
 
 
 def _from_earliest(pipeline: Pipeline, uid: NodeId, rows: int | None, kept: set[NodeId]) -> str:
-    """Of a stage that is new and begins at the earliest row that its channels keep."""
+    """The sentence for a new stage that begins at the earliest row that its channels keep."""
     count = "all rows" if rows is None else f"{rows:,} rows"
     inputs = _names(pipeline.stages[uid].inputs)
     return f"{uid} is new and begins at the earliest row: {count} of {inputs} come again{_reach(pipeline, uid, kept)}."

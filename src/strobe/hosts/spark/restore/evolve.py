@@ -5,8 +5,8 @@ key or aggregate is noticed late, in the first batch, or not at all. So a descri
 with every snapshot, and compared with the plan of the file that is to run.
 
 What changes the *shape* of the state (operators, keys, types) is found here: such a state cannot be read. What its
-content *means* is derived in `plans.meaning` and compared in `plans.changes`. Where that was not noted, names are all
-that there is to go by: the state goes on, and whether that is what is meant is for its author to say.
+content *means* is derived in `plans.meaning` and compared in `plans.changes`. Where that was not noted, only names can
+be compared: the state is kept, and the author has to judge whether that is right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEDUPLICATE = {"Deduplicate": "distinct", "DeduplicateWithinWatermark": "distin
 
 
 def compare_stages(before: Json, after: Json) -> list[Difference]:
-    """What is not as it was when the state was written. Nothing if that was not described."""
+    """What has changed since the state was written. Empty if the snapshot has no description of it."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or "operators" not in before:
         return []
     before = json.loads(without_numbers(json.dumps(before)))  # older descriptions have them
@@ -84,14 +84,14 @@ def changed_state(uid: NodeId, differences: Sequence[Difference], *, allowed: bo
 
 
 def said(differences: Sequence[Difference]) -> list[str]:
-    """What to tell of the differences with which a stage may go on."""
+    """What to tell the user about differences with which a stage may go on."""
     mixing = {Weight.MIXED: ", and results from before and after the change mix"}
     return [f"{d.sentence}; its state goes on as it is{mixing.get(d.weight, '')}" for d in differences]
 
 
 def rearranged(before: Json, after: Json) -> tuple[NodeId, ...] | None:
-    """The channels that the new plan reads, in its order, if that is another one than before, and if all that it read
-    and reads are channels. Their positions are known by name, so they can be found again in any order."""
+    """The channels that the new plan reads, in its order, if the order has changed and the stage reads only channels,
+    before and now. Their positions are known by name, so they can be found again in any order."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return None
     old, new = entries_of(before, "sources"), entries_of(after, "sources")
@@ -119,7 +119,7 @@ def _listed(names: list[Any]) -> str:
 
 
 def _compare_operators(before: list[Any], after: list[Any], *, names: bool, avro: bool) -> list[Difference]:
-    """`names`: compare these too, since there is nothing better. `avro`: Spark can read values of another schema."""
+    """`names`: compare names too, since nothing better was noted. `avro`: Spark can read values of another schema."""
     old, new = ([o for o in operators if o["kind"] != "watermark"] for operators in (before, after))
     if [o["kind"] for o in old] != [o["kind"] for o in new]:
         was, is_ = (", ".join(o["kind"] for o in operators) or "none" for operators in (old, new))
@@ -158,7 +158,7 @@ def _compare_operator(
 
 
 def _compare_variables(what: str, before: list[Any], after: list[Any], *, avro: bool) -> list[Difference]:
-    """State of a processor goes by name: a new variable starts empty, one that is not asked for lies idle."""
+    """State of a processor is found by name: a new variable starts empty, one that is no longer used is ignored."""
     old, new = ({v["name"]: v["type"] for v in variables} for variables in (before, after))
     was, is_ = ({v["name"]: v for v in variables} for variables in (before, after))
     found = [
@@ -182,8 +182,9 @@ def _compare_variables(what: str, before: list[Any], after: list[Any], *, avro: 
 
 
 def _evolves(was: Mapping[str, Any], is_: Mapping[str, Any]) -> bool:
-    """Whether Spark reads values in Avro that were written as `was`: fields more, or fewer, or wider numbers. Both more
-    and fewer is refused: a field that has another name would begin with null."""
+    """Whether Spark can read Avro values that were written as `was`: with fields added, or fields removed, or wider
+    numbers. Fields added and removed at once are refused: that may be a rename, and the renamed field would begin with
+    null."""
     if was.get("kind") != is_.get("kind") or "schema" not in was or "schema" not in is_:
         return False
     old, new = ({f["name"]: f["type"] for f in v["schema"]["fields"]} for v in (was, is_))

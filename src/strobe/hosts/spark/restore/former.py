@@ -1,8 +1,8 @@
-"""What stages keep, put so that it can be compared with what was noted when channels had other columns.
+"""What stages keep as state, described so that it can be compared with what was noted when channels had other columns.
 
 State is described by the columns of the channels that it comes from. A column that has another name now, or a wider
-type, still is the same column: the new description is written in the names of then, and a cast to the wider type, which
-the old code may have and the new one no longer needs, is left out on both sides.
+type, still is the same column: the new description is written with the former names, and a cast to the wider type,
+which the old code may have and the new one no longer needs, is left out on both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Former"]
 
 @dataclass(frozen=True)
 class Former:
-    """`names`: by channel and present name, the former one. `casts`: texts of casts, by what they are casts of."""
+    """`names`: the former name, by channel and present name. `casts`: texts of casts, by the text of what is cast."""
 
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     casts: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Former:
         return any(read in self.changed for read in draft.spec.inputs)
 
     def now(self, draft: DraftStage) -> dict[str, Json]:
-        """The stage's description in the words of then."""
+        """The stage's description, with the former names."""
         return describe_draft(draft, self.names)
 
     def without_casts(self, description: Json) -> Json:

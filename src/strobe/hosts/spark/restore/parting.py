@@ -5,7 +5,7 @@ that Spark has committed. A batch that is planned behind it is forgotten if noth
 rows are planned again, by the new queries. If something of it is, only the query as it was could finish it, so the run
 is refused and says what to do.
 
-All of it is made in the directories of a new generation, which nothing uses yet. One durable write of the job's memory
+All of it is made in the directories of a new generation, which nothing uses yet. One durable write of the job record
 makes the job use them, and says which stages are queries now. A crash before it leaves the job as it was.
 """
 
@@ -44,7 +44,8 @@ _log = logging.getLogger("strobe.job")
 
 @dataclass(frozen=True)
 class Parting:
-    """A query that is made from that of `host`; `division.whole`: it is that one, without what leaves it."""
+    """A query that is made from the query of `host`. `division.whole`: it is that query itself, without the stages that
+    leave it."""
 
     host: NodeId
     division: Division
@@ -53,7 +54,7 @@ class Parting:
 def plan_parting(
     drafts: Sequence[DraftStage], home: JobHome, descriptions: Mapping[NodeId, Json]
 ) -> dict[NodeId, Parting]:
-    """The queries that are divided at this start, by uid. Misuse if that cannot be. Touches nothing."""
+    """The queries that are divided at this start, by uid. Raises Misuse if that is impossible. Touches nothing."""
     chained = chained_before(home)
     found: dict[NodeId, Parting] = {}
     for draft in drafts:
@@ -91,7 +92,7 @@ def part_stages(
     partings: Mapping[NodeId, Parting],
     descriptions: Mapping[NodeId, Json],
 ) -> None:
-    """At a start, after the fences. Doing it again after a crash changes nothing."""
+    """Divide the queries. Called at a start, after the fences; doing it again after a crash changes nothing."""
     if not partings:
         return
     opened = {stage.spec.uid: stage for stage in stages}

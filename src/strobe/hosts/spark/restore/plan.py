@@ -38,7 +38,7 @@ class ClaimMode(Enum):
 
 @dataclass(frozen=True)
 class RestoreOptions:
-    """What a start is asked beyond running. `snapshot` as `locate` takes it; None resumes.
+    """What the user has asked of a start. `snapshot` as `locate` takes it; None resumes.
 
     `partitions` is for every stage with state, `stage_partitions` for single ones, by uid. `root` is the Merkle root
     that the snapshot must have. `sinks_from` are places outside their own from which sinks may begin as a copy.
@@ -62,7 +62,7 @@ class RestoreOptions:
         return self.signed_by or os.environ.get(SIGNED_BY) or None
 
     def resuming(self) -> RestoreOptions:
-        """What of it still counts when the restore has begun, and the job finishes it by itself."""
+        """The options that still count once the restore has begun and the job finishes it by itself."""
         return RestoreOptions(partitions=self.partitions, stage_partitions=self.stage_partitions)
 
     def __post_init__(self) -> None:
@@ -103,9 +103,10 @@ class StageAction(Enum):
 
 @dataclass(frozen=True)
 class Division:
-    """What a query has of the checkpoint of the one that computed its stages. `offsets`: for each place in its plan
-    that reads a stream, the line there, or the channel that is read instead. `logs`: for each of its sources, the
-    number of that one's directory there; None if there is none. `whole`: it is that query, and keeps its state."""
+    """What a query takes from the checkpoint of the query that computed its stages before. `offsets`: for each place in
+    its plan that reads a stream, the line in that checkpoint, or the channel that is read instead. `logs`: for each of
+    its sources, the number of the source's directory there; None if there is none. `whole`: it is that same query, and
+    keeps its state."""
 
     offsets: tuple[int | NodeId, ...]
     logs: tuple[int | None, ...]
@@ -114,8 +115,8 @@ class Division:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """`partitions` is (before, after) if the state is repartitioned. `starts`: where it begins on each channel, in the
-    snapshot's positions, if it has no batch that says so."""
+    """What becomes of one stage. `partitions` is (before, after) if the state is repartitioned. `starts`: where it
+    begins on each channel, in the snapshot's positions, if it has no batch yet that says so."""
 
     uid: NodeId
     action: StageAction
@@ -127,12 +128,12 @@ class StagePlan:
     moved: Mapping[str, str] = field(default_factory=dict)  # directories that it reads, by old and new path
     replaces: NodeId | None = None  # REPLACING: whose record this is
     host: NodeId | None = None  # UNCHAINED: whose record this is, the stage whose query computed it
-    division: Division | None = None  # what it has of the sources of that query, or of its own as it was
+    division: Division | None = None  # what it takes over from that query, or from its own former one
 
     @property
     def laid_out(self) -> bool:
-        """Whether it starts from the snapshot's checkpoint. One that takes another's place needs it for sources only:
-        positions on channels are noted."""
+        """Whether it starts from the snapshot's checkpoint. A stage that replaces another needs it only for its
+        sources: positions on channels are noted elsewhere."""
         if self.action is StageAction.REPLACING:
             return self.record is not None and not self.record.inputs
         return self.action in (StageAction.RESTORED, StageAction.UNCHAINED)

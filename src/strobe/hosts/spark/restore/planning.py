@@ -87,15 +87,15 @@ def has_run(home: JobHome) -> bool:
     record = home.record
     if record.restoring is not None and record.restoring.how == How.FORK.value:
         return False
-    stages = home.path(home.layout.stages)
-    if any(stages.glob(f"*/t{record.timeline}/spark")) or any(stages.glob(f"*/t{record.timeline}.*/spark")):
+    lines = (home.layout.line_of(path.parent.name) for path in home.path(home.layout.stages).glob("*/*/spark"))
+    if any(line is not None and line[0] == record.timeline for line in lines):
         return True
     # Spark does not sync its directories, so a loss of power may take all of them. The ledgers of sinks are synced.
     return any(ledger.entries or ledger.done for ledger in read_ledgers(home.home, home.job).values())
 
 
 def plan_restore(job: RestoreContext, found: Located) -> RestorePlan:
-    """`found` may be what `taking_over` has made of it already."""
+    """Make the plan. `found` may already be what `taking_over` returned."""
     pipeline, drafts, home, options = job.pipeline, job.drafts, job.home, job.options
     found = taking_over(found, pipeline)
     manifest, names = found.load(), replacements(pipeline, tuple(original(found).nodes))
@@ -184,7 +184,7 @@ def _check_snapshot(found: Located, manifest: Manifest, options: RestoreOptions,
     for violation in check_manifest(manifest)[:1]:
         findings.problems.append(
             Damaged(
-                f"Snapshot {manifest.snapshot} is no consistent cut: {violation.sentence}",
+                f"Snapshot {manifest.snapshot} is not a consistent cut: {violation.sentence}",
                 untouched="Nothing was changed.",
                 next="Restore another one.",
             )
@@ -194,7 +194,7 @@ def _check_snapshot(found: Located, manifest: Manifest, options: RestoreOptions,
 
 
 def _check_files(found: Located, manifest: Manifest, options: RestoreOptions, findings: _Findings) -> None:
-    """That all files are there and as long as they were; with --verify, that every byte is as it was."""
+    """Check that all files are there and have their length; with --verify, that every byte is unchanged."""
     blobs = [(path, found.store.layout.blob(ref.sha256), ref.size) for path, ref in manifest.blobs()]
     sizes = found.store.objects.sizes(key for _, key, _ in blobs)
     wrong = [f"{path} is missing or not as long as it was" for path, key, size in blobs if sizes.get(key) != size]
@@ -300,7 +300,7 @@ def _former(drafts: Sequence[DraftStage], home: JobHome, found: Located, manifes
         held = {uid: columns for uid, columns in known.items() if columns is not None}
         return Former.of(drafts, held, held)
     except StrobeError:
-        return Former()  # why a channel's columns cannot change is said of the channel
+        return Former()  # the channel's own plan says why its columns cannot change
 
 
 def _check_state(
@@ -344,7 +344,7 @@ def _rescaled(
 
 
 def _starts_of_new(pipeline: Pipeline, uid: NodeId, manifest: Manifest) -> dict[NodeId, int]:
-    """From the cut, on channels that the snapshot knows."""
+    """Where a new stage begins: at the cut, on channels that the snapshot knows."""
     channels = ((read, manifest.channels.get(ChannelId(read))) for read in pipeline.stages[uid].inputs)
     return {read: record.barrier for read, record in channels if record is not None and record.barrier is not None}
 

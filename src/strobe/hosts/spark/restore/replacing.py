@@ -1,9 +1,9 @@
 """A stage that takes another one's place: it goes on where that one was, without its state.
 
-A stage whose state no longer fits its code gets a new uid. Alone, that makes a stage that knows of nothing: a
-source begins at its start, and every row comes again. With `replaces="old"` it inherits what makes up a *position*: the
+A stage whose state no longer fits its code gets a new uid. A new uid alone makes a stage without any history: a source
+begins at its start, and every row is read again. With `replaces="old"` it inherits what makes up a *position*: the
 offsets of its sources, how far it had read its channels, the rows that were on their way from it to others, and what
-its sinks had. The snapshot is read as if the old stage had borne the new name; its state is left out.
+its sinks had. The snapshot is read as if the old stage had had the new name; its state is left out.
 
 Spark's first batch with state begins with version 0, and knows no offsets before it. So a source stage with state is
 given a batch 0 that ends at the inherited offsets and brings no rows: the plan itself, run once over nothing.
@@ -11,15 +11,14 @@ given a batch 0 that ends at the inherited offsets and brings no rows: the plan 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strobe.hosts.shared.durable import fsync
-from strobe.hosts.spark.checkpoint import bad_files
+from strobe.hosts.spark.checkpoint import empty_batch
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint.offsets import add_sources
 from strobe.hosts.spark.pipeline.pipeline import Pipeline, StageSpec
 from strobe.hosts.spark.plans.changes import meaning_of
 from strobe.hosts.spark.plans.description import reads_source
@@ -40,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Renamed(Located):
-    """A snapshot in which stages bear the names of those that replace them. Its bytes are found by their hashes."""
+    """A snapshot in which stages have the names of those that replace them. Its bytes are found by their hashes."""
 
     names: Mapping[NodeId, NodeId] | None = None
 
@@ -49,7 +48,7 @@ class _Renamed(Located):
 
 
 def replacements(pipeline: Pipeline, known: Sequence[NodeId]) -> dict[NodeId, NodeId]:
-    """Of the stages that are `known`, those that are replaced, and by which."""
+    """Which of the `known` stages are replaced, and by which stage."""
     return {
         spec.replaces: uid
         for uid, spec in pipeline.stages.items()
@@ -149,43 +148,18 @@ def begin_without_state(draft: DraftStage, checkpoint: Path, description: Json, 
     now, then = meaning_of(description), meaning_of(before)
     listed = description.get("sources") if isinstance(description, Mapping) else None
     sources = len(listed) if isinstance(listed, list) else 0
+    add_sources(checkpoint, sources)
+    if now is not None and not now["operators"]:
+        return
     batch = spark_checkpoint.last_committed(checkpoint)
     assert batch is not None
-    if now is not None and not now["operators"]:
-        _add_sources(checkpoint / "offsets", batch, sources)
-        return
     same = now is not None and then is not None and now["watermarks"] == then["watermarks"]
-    _renumber(checkpoint, batch, sources, partitions, keep_watermark=same)
+    empty_batch.make_first(checkpoint, batch, partitions, keep_watermark=same)
     try:
         run_over_nothing(draft, checkpoint)
     except Exception as error:  # whatever Spark says, in Java's words
         raise Failed(
             f"Stage {draft.spec.uid!r} could not be given an empty state: {str(error).splitlines()[0]}",
             untouched="The job and the snapshot are as they were.",
-            next="Mend the cause and run again.",
+            next="Fix the cause and run again.",
         ) from error
-
-
-def _add_sources(directory: Path, batch: int, count: int) -> None:
-    """A source that the old stage did not have has no offset yet."""
-    for path in (directory / str(b) for b in (batch - 1, batch)):
-        if path.exists():
-            lines = path.read_text().splitlines()
-            path.write_text("\n".join([*lines, *["-"] * (count + 2 - len(lines))]))
-
-
-def _renumber(checkpoint: Path, batch: int, count: int, partitions: int, *, keep_watermark: bool) -> None:
-    """Batch 0 ends where `batch` ended, and has not run."""
-    version, meta, *sources = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    head = json.loads(meta)
-    done = json.loads((checkpoint / "commits" / str(batch)).read_text().splitlines()[1])
-    head["batchWatermarkMs"] = int(done.get("nextBatchWatermarkMs", 0)) if keep_watermark else 0
-    head.setdefault("conf", {})["spark.sql.shuffle.partitions"] = str(partitions)
-    sources += ["-"] * (count - len(sources))
-    bad_files.renumber(checkpoint, batch)
-    for name in ("offsets", "commits"):
-        shutil.rmtree(checkpoint / name)
-        (checkpoint / name).mkdir()
-    first = checkpoint / "offsets" / "0"
-    first.write_text("\n".join([version, json.dumps(head), *sources]))
-    fsync(first)

@@ -2,7 +2,7 @@
 
 Spark notes the number in a query's checkpoint and keeps to it, whatever the session says later. To change it, its
 state is rewritten by Spark's own repartitioning, always in a copy that nothing uses yet: in the directories of a new
-timeline (restore) or of a new generation (resume). One durable write of the job's memory then makes the job use it, so
+timeline (restore) or of a new generation (resume). One durable write of the job record then makes the job use it, so
 a crash before it leaves the job as it was.
 """
 
@@ -53,7 +53,7 @@ _FIXED: Final = {
 
 
 def check_options(pipeline: Pipeline, options: RestoreOptions) -> None:
-    """That stages which are named are there."""
+    """Check that the stages that the options name exist."""
     asked = [
         *((uid, f"-p {uid}={count}") for uid, count in options.stage_partitions.items()),
         *((uid, f"--allow-changed-state {uid}") for uid in options.allow_changed_state),
@@ -73,7 +73,7 @@ def wanted_partitions(pipeline: Pipeline, spec: StageSpec, options: RestoreOptio
 
 
 def first_partitions(pipeline: Pipeline, spec: StageSpec, options: RestoreOptions) -> int:
-    """Of a stage that has none yet."""
+    """How many partitions a stage begins with."""
     return wanted_partitions(pipeline, spec, options) or DEFAULT_PARTITIONS
 
 
@@ -126,8 +126,8 @@ def rescale_stages(
     descriptions: Mapping[NodeId, Json],
     sources: Mapping[NodeId, tuple[NodeId, ...]],
 ) -> None:
-    """At a start, after the fences: give each stage with state as many partitions as are wanted, and its offsets the
-    order of `sources`, where a changed file has changed that."""
+    """At a start, after the fences: give each stage with state as many partitions as are wanted. Put its offsets into
+    the order of `sources`, if a changed file has changed that order."""
     changes: dict[NodeId, tuple[int, int]] = {}
     first: list[Path] = []  # checkpoints with one batch, which nobody has seen
     for stage in stages:

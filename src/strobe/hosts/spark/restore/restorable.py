@@ -21,7 +21,7 @@ __all__ = ["why_not_restorable"]
 
 
 def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
-    """What is missing, in a sentence; None if everything is there. Looks at names, not at contents."""
+    """What is missing, as a sentence; None if everything is there. Looks for files by name, not at their contents."""
     for name, record in manifest.channels.items():
         if record.barrier is None or record.content:
             continue
@@ -47,7 +47,7 @@ def why_not_restorable(manifest: Manifest, home: Path) -> str | None:
 
 
 def _why_not_there(position: Json) -> str | None:
-    """A sink's place as it was at the snapshot, if it is one that Strobe can look at."""
+    """Why a sink's place is not as it was at the snapshot, if it is a place that Strobe can look at."""
     table = delta_restore.recorded(position)
     if table is not None:
         problem = delta_restore.why_unreachable(*table)

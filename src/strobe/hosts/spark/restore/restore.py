@@ -28,10 +28,10 @@ from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.checkpoint.layout import lay_out_stage
 from strobe.hosts.spark.checkpoint.offsets import mark_offsets, rearrange_offsets, rename_channels, renumber_offsets
+from strobe.hosts.spark.checkpoint.source_files import rewrite_source_logs
 from strobe.hosts.spark.checkpoint.stage_files import note_starts, sync_tree
 from strobe.hosts.spark.commit.start import transactional
 from strobe.hosts.spark.home.job_home import JobHome
-from strobe.hosts.spark.home.moved import rewrite_source_logs
 from strobe.hosts.spark.home.record import Intent
 from strobe.hosts.spark.pipeline.chaining import noted_chains
 from strobe.hosts.spark.restore.channels import Renumbering, lay_content_aside, restore_channel, sweep_aside
@@ -51,7 +51,7 @@ from strobe.hosts.spark.restore.sinks import named_parts, settle_parts, sweep_st
 from strobe.hosts.spark.restore.unchaining import take_part
 from strobe.hosts.spark.stage.assemble import sink_contexts
 from strobe.model.errors import Failed, StrobeError
-from strobe.model.ids import NodeId, SnapshotId, Timeline
+from strobe.model.ids import NodeId, SnapshotId
 from strobe.store.codec import root_of
 from strobe.store.locate import Located, locate
 
@@ -249,7 +249,7 @@ class _Restore:
 
     def _note_starts(self, renumbered: Mapping[NodeId, Renumbering]) -> None:
         for stage in self.plan.stages:
-            unbegun = stage.action is StageAction.UNBEGUN  # it had begun to wait, so `start=` is behind it
+            unbegun = stage.action is StageAction.UNBEGUN  # it had started without rows, so `start=` no longer counts
             if (stage.starts and stage.action is not StageAction.RESTORED) or unbegun:
                 starts = {p: self._start(stage, p, old, renumbered.get(p)) for p, old in stage.starts.items()}
                 note_starts(self._checkpoint(stage.uid), starts)
@@ -265,7 +265,7 @@ class _Restore:
 
 
 def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
-    """Spark numbers what it notes of a transformWithState by batch: what a later batch noted is not for this one."""
+    """Spark notes schemas of a transformWithState by batch number: delete what later batches have noted."""
     assert stage.record is not None
     for path in checkpoint.glob("state/*/_metadata/v2/*"):
         if path.name.isdecimal() and int(path.name) > (stage.record.batch or 0):
@@ -273,21 +273,19 @@ def _forget_later_schemas(checkpoint: Path, stage: StagePlan) -> None:
 
 
 def sweep_leftovers(home: JobHome) -> None:
-    """What a restore had laid out when it died before it began."""
+    """Delete what a restore had laid out if it was killed before the new timeline began."""
     record = home.record
-    for path in home.path(home.layout.stages).glob("*/t*"):
-        line, _, generation = path.name.removeprefix("t").partition(".")
-        if line.isdigit() and (
-            int(line) > record.timeline or (int(line) == record.timeline and int(generation or 0) > record.generation)
-        ):
-            home.discard(path)  # to a driver that was given up, what its successor works with looks the same
+    for path in home.path(home.layout.stages).glob("*/*"):
+        line = home.layout.line_of(path.name)
+        if line is not None and line > (record.timeline, record.generation):
+            home.discard(path)  # a driver that was replaced cannot tell its successor's files from leftovers
     sweep_aside(home)
 
 
 def _remove_other_timelines(home: JobHome) -> None:
-    """Lines of history that were left can be returned to by their snapshots only, which have their own copies."""
-    stages = home.path(home.layout.stages)
-    for path in (*stages.glob("*/t*"), *stages.glob("*/starts-t*.json")):
-        line = path.name.removeprefix("starts-").removeprefix("t").partition(".")[0]
-        if line.isdigit() and Timeline(int(line)) != home.record.timeline:
+    """Timelines that were left are needed no more: their snapshots have copies of their own."""
+    for path in home.path(home.layout.stages).glob("*/*"):
+        line = home.layout.line_of(path.name)
+        timeline = home.layout.starts_of(path.name) if line is None else line[0]
+        if timeline is not None and timeline != home.record.timeline:
             home.discard(path)

@@ -1,7 +1,7 @@
 """From plans to stages that can start: restored if that was asked for, else resumed where they were left.
 
 A file may have changed since the job last ran. What that means for state, channels and positions is found out here,
-before anything is touched, from what the job's memory says of the last start.
+before anything is touched, from what the job record says of the last start.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from strobe.hosts.spark.channel.log import LOG, ChannelLog
 from strobe.hosts.spark.channel.schema import channel_schema
 from strobe.hosts.spark.channel.writer import table_columns
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
+from strobe.hosts.spark.checkpoint.source_files import rewrite_source_logs, source_logs
 from strobe.hosts.spark.checkpoint.stage_files import (
     adopt_checkpoints,
     note_starts,
@@ -27,7 +28,7 @@ from strobe.hosts.spark.checkpoint.stage_files import (
     start_positions,
 )
 from strobe.hosts.spark.home.job_home import JobHome
-from strobe.hosts.spark.home.moved import Homes, find_moved, rewrite_source_logs, source_logs
+from strobe.hosts.spark.home.moved import Homes, find_moved
 from strobe.hosts.spark.pipeline.chaining import chained_into
 from strobe.hosts.spark.pipeline.pipeline import Pipeline
 from strobe.hosts.spark.plans.changes import uncompared
@@ -66,7 +67,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """What a plain run would do, and what speaks against it. `stages`: where each goes on, in words."""
+    """What a plain run would do, and every reason why it cannot. `stages`: where each goes on, in words."""
 
     job: str
     home: str
@@ -94,7 +95,7 @@ class ResumePlan:
 def plan_resume(
     pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, base: Path, options: RestoreOptions
 ) -> ResumePlan:
-    """Of a job that is resumed where it was left. Touches nothing."""
+    """Plan to resume the job where it was left. Touches nothing."""
     warnings: list[str] = []
     unchecked: list[str] = []
     problems: list[StrobeError] = []
@@ -193,7 +194,7 @@ def bring_up(
 
 
 def check_asked(home: JobHome, options: RestoreOptions) -> None:
-    """Refuse a plain run of a job that was to begin from a snapshot and never did."""
+    """Refuse a plain run of a job that was told to begin from a snapshot and never did."""
     asked = home.record.asked
     if asked and options.snapshot is None:
         raise Misuse(
@@ -206,8 +207,8 @@ def check_asked(home: JobHome, options: RestoreOptions) -> None:
 
 
 def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, warn: _Say) -> Former:
-    """The columns of channels at the last start. Refuses columns that cannot change so. The channel itself may have
-    the new ones already: a start that came so far and no further."""
+    """The columns of channels at the last start. Refuses changes of columns that are impossible. The channel itself may
+    have the new columns already, if an earlier start was killed right after that."""
     held: dict[NodeId, Columns] = {}
     before: dict[NodeId, Columns] = {}
     for draft in drafts:
@@ -224,7 +225,7 @@ def _former(pipeline: Pipeline, drafts: Sequence[DraftStage], home: JobHome, war
 
 
 def _removed(pipeline: Pipeline, home: JobHome) -> list[NodeId]:
-    """Stages that have done something on this timeline and are not in the file any more."""
+    """Stages that have run on this timeline and are no longer in the file."""
     known = (uid for uid in home.record.stages if uid not in pipeline.stages)
     return [uid for uid in known if spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None]
 
@@ -286,8 +287,8 @@ def _moved(
     descriptions: Mapping[NodeId, Mapping[str, Json]],
     partings: Mapping[NodeId, Parting],
 ) -> tuple[dict[NodeId, dict[str, str]], list[str]]:
-    """The stages whose checkpoints name files by paths that are not theirs any more: of the directories that they read,
-    by old and new path, and, if the home itself has moved, of their own. And what a person should know of it."""
+    """The stages whose checkpoints name files by old paths: of directories that they read and that have moved, by old
+    and new path; and of the home itself, if it has moved. Also returns warnings for the user."""
     homes = Homes.of(home.record.home, home.home)
     found: dict[NodeId, dict[str, str]] = {}
     warnings: list[str] = []
@@ -335,10 +336,10 @@ def _add_stages(
         if not _is_added(uid, home):
             continue
         if (home.path(home.layout.channel(uid)) / LOG).is_dir() and pipeline.readers(uid):
-            # From another life under this uid: what it holds has nothing to do with this one.
+            # An earlier stage with this uid wrote it: what it holds has nothing to do with the new one.
             restore_channel(ChannelPlan(ChannelId(uid), ChannelAction.EMPTIED), draft, home)
         if uid in partings:
-            continue  # it goes on where the query was that computed it
+            continue  # it goes on where the query that computed it was
         logs = {read: home.path(home.layout.channel(read)) for read in draft.spec.inputs}
         channels = {read: ChannelLog(path) for read, path in logs.items() if (path / LOG).is_dir()}
         earliest = draft.spec.start == "earliest"

@@ -1,7 +1,7 @@
 """Where a stage's sinks write, noted so that a resumed job can say what has changed.
 
-A sink that is given another place goes on there with the next batch. That is allowed, and it is rarely what somebody
-means who has only started the job from another directory: so it is said.
+A sink that is given another place goes on there with the next batch. That is allowed. But often somebody has only
+started the job from another directory, so the user is told.
 """
 
 from __future__ import annotations

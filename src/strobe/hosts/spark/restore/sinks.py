@@ -1,7 +1,7 @@
 """What a restore does to parts of sinks that are in doubt: planned without touching anything, then carried out.
 
 In place, the restored snapshot alone decides: parts that it names and that are not known to be visible are committed,
-all others are thrown away, since their rows will be made again. Who says so is the protocol: a participant that goes
+all others are thrown away, since their rows will be made again. The protocol decides this: a participant that goes
 back, and a coordinator whose log has this one decision. A fork leaves all of it to the job that prepared it.
 
 What is visible already cannot be undone by this; whether the sink can be taken back is its own business (`outlook`).
@@ -32,7 +32,7 @@ __all__ = ["PartsOutlook", "check_dropped", "named_parts", "outlook_parts", "set
 
 @dataclass(frozen=True)
 class PartsOutlook:
-    """What becomes of one sink's parts, in words, and why that cannot be."""
+    """What becomes of one sink's parts, in words, and the problems if that is impossible."""
 
     detail: str = ""
     warning: str = ""
@@ -98,7 +98,7 @@ def _visible_later(ledger: Ledger, manifest: Manifest, sink: str, fate: SinkFate
 
 
 def _held(manifest: Manifest, commit: list[Entry], context: SinkContext, home: JobHome) -> StrobeError | None:
-    """Parts that the snapshot contains and that may not become visible: going back to it would do that."""
+    """The problem if the snapshot contains parts that must not become visible: going back to it would show them."""
     if not holds_back(manifest):
         return None
     # Which snapshot has brought a part decides, not which one names it: a savepoint names what is held before it, too.
@@ -134,7 +134,7 @@ def _problem(
     for entry in commit:
         old = _of(entry.part.timeline, context, home)
         missing = Staging(old, sweep=False).missing(entry.part) if entry.staged else []
-        # A commit lets go of what was staged, so after one that has begun only the sink can tell.
+        # A commit deletes what was staged, so once a commit has begun only the sink can tell.
         begun = entry.state is PartState.DECIDED
         if missing and not (begun and sink.visible(entry.part, entry.data, old) is not False):
             return Failed(
@@ -148,7 +148,7 @@ def _problem(
 
 
 def check_dropped(home: JobHome, present: set[str]) -> StrobeError | None:
-    """Parts in doubt of sinks that the file does not have any more: nobody could throw them away."""
+    """Refuse if sinks that are no longer in the file have parts in doubt: nobody could throw them away."""
     for name, ledger in read_ledgers(home.home, home.job).items():
         if name not in present and ledger.entries:
             return Misuse(
@@ -233,7 +233,7 @@ def _perform(
         raise Failed(
             f"{entry.handle} could not be {'made visible' if commit else 'thrown away'} in {sink.describe()}: {why}",
             untouched="The restore is not finished, and nothing runs.",
-            next="Mend the cause and run again: the restore goes on by itself.",
+            next="Fix the cause and run again: the restore goes on by itself.",
         ) from error
     if commit:
         crash_points.point("settle.part-committed")
@@ -243,7 +243,7 @@ def _perform(
 
 
 def _rest(sink: TransactionalSink, ledger: Ledger, context: SinkContext) -> Part | None:
-    """What was staged after the newest part, and never prepared."""
+    """Throw away what was staged after the newest part and never prepared."""
     last = sink.last_batch()
     if last is None or last <= ledger.boundary:
         return None
@@ -252,7 +252,7 @@ def _rest(sink: TransactionalSink, ledger: Ledger, context: SinkContext) -> Part
 
 
 def sweep_staging(home: JobHome) -> None:
-    """What was staged on lines of history that the job has left, but for sinks that it does not have any more."""
+    """Delete what was staged on timelines that the job has left, except for sinks that it no longer has."""
     for name, ledger in read_ledgers(home.home, home.job).items():
         current = home.path(home.layout.staging(name, home.record.timeline))
         for path in current.parent.glob("t*") if not ledger.entries else ():

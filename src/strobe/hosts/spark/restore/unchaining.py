@@ -1,10 +1,10 @@
 """Giving a stage that was chained a query of its own again.
 
 The query that computed it knows where it stood: its Spark checkpoint has a line for each source, in the order of the
-plan. Which of them are the chained stage's is known from the plans of the file, as long as they read what they read
-then. So its checkpoint is made from that one: the lines and the lists of files of its sources, at the same batch, and
-no state, since it has none. The query that it leaves reads its channel instead, which is empty: after a committed batch
-every row that the source had given was read.
+plan. The plans of the file tell which of these lines belong to the chained stage, as long as the stages read the same
+sources as then. So its checkpoint is made from that one: the lines and the lists of files of its sources, at the same
+batch, and no state, since it has none. The query that it leaves reads its channel instead, which is empty: after a
+committed batch every row that the source had given was read.
 
 At a restore that is the snapshot's copy of the checkpoint. `restore.parting` does the same with the one that a job has.
 """
@@ -40,7 +40,8 @@ _KEPT = ("metadata", "offsets", "commits", "sources")  # of a query without stat
 
 @dataclass(frozen=True)
 class _Source:
-    """One place in a plan that reads a stream: which of the streams of its stage's own plan, and what that is."""
+    """One place in a plan that reads a stream: its number among the streams of its stage's own plan, and what it
+    reads."""
 
     stage: NodeId
     number: int
@@ -52,7 +53,7 @@ class _Source:
 
 
 def parted(job: RestoreContext, manifest: Manifest, uid: NodeId, problems: list[StrobeError]) -> StagePlan | None:
-    """What becomes of a stage that has no record, because it was chained. None: it was not, or had not begun."""
+    """What becomes of a stage that has no record because it was chained. None: it was not chained, or had not begun."""
     host = chained_in(manifest).get(uid)
     record = None if host is None else manifest.nodes[host]
     if host is None or record is None or record.batch in (None, NOTHING):
@@ -65,7 +66,8 @@ def parted(job: RestoreContext, manifest: Manifest, uid: NodeId, problems: list[
 def divide(
     job: RestoreContext, manifest: Manifest, uid: NodeId, host: NodeId, problems: list[StrobeError]
 ) -> Division | None:
-    """How the query of `uid` is made from that of `host`. None: it is that query, and computes what it did."""
+    """How the query of `uid` is made from that of `host`. None: it is that query, and computes the same stages as
+    before."""
     stage = next(draft for draft in job.drafts if draft.spec.uid == uid)
     if uid == host and {s for s, computed_by in chained_in(manifest).items() if computed_by == host} == set(
         stage.spec.chained
@@ -128,7 +130,7 @@ def _division(
 
 
 def has_state(uid: NodeId, host: NodeId, now: Json) -> Misuse | None:
-    """Why a stage cannot be parted that keeps something now: there is nothing that it could go on with."""
+    """Why a stage that keeps state now cannot be divided off: a chained stage has no state to go on with."""
     kinds = [kind for kind in operator_kinds(now) if kind != "watermark"]
     return _cannot(uid, host, f"it had no state, and now has {', '.join(kinds)}") if kinds else None
 

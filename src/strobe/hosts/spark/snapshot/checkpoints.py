@@ -21,7 +21,7 @@ _log = logging.getLogger("strobe.checkpoints")
 
 
 def open_checkpoints(home: JobHome, config: CheckpointConfig) -> SnapshotStore:
-    """For the driver that has claimed `home`; no older one writes there any more."""
+    """The checkpoints' store, for the driver that has claimed `home`; no older driver can write there."""
     _shut_savepoint(home)
     record, on_point = home.record, crash_points.point
     sign = None if config.sign_with is None else signer(config.sign_with)

@@ -226,7 +226,7 @@ class CoordinatorHost:
             raise Failed(
                 f"The {kind.value} failed: {reply.failure}.",
                 untouched="The job goes on; earlier snapshots are intact.",
-                next="Mend the cause and ask again.",
+                next="Fix the cause and ask again.",
             )
         return reply.snapshot
 

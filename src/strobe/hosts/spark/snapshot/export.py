@@ -115,7 +115,7 @@ def _in_flight(found: Located, manifest: Manifest, directory: Path, home: Path) 
 
 
 def _copied(found: Located, manifest: Manifest, channel: ChannelId, directory: Path) -> list[tuple[int, Path, int]]:
-    """From a savepoint, which has the rows itself."""
+    """Read the rows from a savepoint, which holds them itself."""
     record = manifest.channels[channel]
     scratch = directory / ".rows"
     found.store.lay_out(manifest, f"channels/{channel}/content/", scratch)
@@ -124,7 +124,7 @@ def _copied(found: Located, manifest: Manifest, channel: ChannelId, directory: P
 
 
 def _from_log(record: ChannelRecord, home: Path) -> list[tuple[int, Path, int]]:
-    """From the job's own channel, which a checkpoint only refers to."""
+    """Read the rows from the job's own channel, which a checkpoint only refers to."""
     log = ChannelLog(home / str(record.location))
     first = min((flight.after for flight in record.in_flight.values()), default=0)
     if record.barrier is None or first >= record.barrier:

@@ -142,7 +142,7 @@ class ManifestWriter(SnapshotWriter):
                 self._retained.pop(each, None)
 
     def before(self, unsettled: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
-        """The last good one, if some are kept back: on this line of history, or those that this line may come from."""
+        """The last good one, if some are held back: on this line of history, or those that this line may come from."""
         if not self._holding or not unsettled:
             return frozenset()
         with self._lock:

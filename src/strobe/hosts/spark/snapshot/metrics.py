@@ -120,7 +120,7 @@ class SinkStatus:
     rows: int | None = None
     rows_per_second: float | None = None  # over the last minute
     dead_letters: int = 0
-    held: int = 0  # parts that a complete snapshot names and that invariants keep back
+    held: int = 0  # parts that a complete snapshot names and that invariants hold back
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", redact(self.where))
@@ -169,7 +169,7 @@ class InvariantStatus:
 
 @dataclass(frozen=True, slots=True)
 class HeldStatus:
-    """What invariants keep back: `parts` of sinks, since `snapshot`, up to the `newest`. `reason` is its verdict, in
+    """What invariants hold back: `parts` of sinks, since `snapshot`, up to the `newest`. `reason` is its verdict, in
     words; `judging` more snapshots are still being asked. `snapshot` is None if it is only that. `good` is the newest
     checkpoint from before, to go back to."""
 

@@ -90,7 +90,7 @@ def _commit(value: Any, record: ChannelRecord) -> ContentCommit:
 def _file(value: Any, record: ChannelRecord) -> tuple[RelativePath, int, int]:
     path, rows, size = value["path"], _whole(value["rows"], "rows"), _whole(value["size"], "size")
     if not isinstance(path, str) or path not in record.content:
-        raise ValueError(f"{path!r:.120} is no file of it")
+        raise ValueError(f"{path!r:.120} is not a file of it")
     if record.content[path].size != size:
         raise ValueError(f"{path!r:.120} has {record.content[path].size} bytes, not {size}")
     return RelativePath(path), rows, size  # a key of `content`: the manifest has checked those
@@ -98,7 +98,7 @@ def _file(value: Any, record: ChannelRecord) -> tuple[RelativePath, int, int]:
 
 def _whole(value: object, what: str) -> int:
     if value.__class__ is not int or not 0 <= int(str(value)) < 1 << 63:
-        raise ValueError(f"{what} {value!r:.80} is no number that can be")
+        raise ValueError(f"{what} {value!r:.80} is not a possible number")
     return int(str(value))
 
 

@@ -25,7 +25,7 @@ class SnapshotWriter:
         """The snapshot is given up: its parts can go."""
 
     def note_end(self, progress: Progress, parts: Mapping[NodeId, StagePart]) -> None:
-        """It is complete, or has failed. `parts` are those that had come."""
+        """Called when a snapshot is complete, or has failed. `parts` are those that had come."""
 
     def dispose(self, snapshot: SnapshotId) -> None:
         """Delete a checkpoint that is past its retention."""

@@ -124,7 +124,7 @@ class StageAgent:
             raise Failed(f"Stage {self.uid!r} is stopping; batch {batch} is left for its next start.")
 
     def end_batch(self, batch: int, *, failed: bool = False) -> None:
-        """Of every batch that was begun."""
+        """Called at the end of every batch that was begun."""
         self._present.put(BatchEnded(batch, failed))
 
     # ── called by the coordinator ───────────────────────────────────────────────────────────────────────────────────

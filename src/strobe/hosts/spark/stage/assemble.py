@@ -155,7 +155,7 @@ def _call(spec: StageSpec, spark: SparkSession, frames: Mapping[NodeId, DataFram
         raise Misuse(
             f"{where}: its function raised {reason(error)}",
             untouched="Nothing was started.",
-            next="Mend the function and run again.",
+            next="Fix the function and run again.",
         ) from error
     if not isinstance(result, DataFrame):
         raise Misuse(

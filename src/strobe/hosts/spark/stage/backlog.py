@@ -23,6 +23,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from strobe.hosts.shared.clock import SYSTEM
+from strobe.hosts.spark.checkpoint.source_files import newly_read
 from strobe.hosts.spark.snapshot.metrics import Backlog
 
 __all__ = ["Directory", "FileBacklog", "directories_of", "offsets_behind"]
@@ -143,31 +144,7 @@ class FileBacklog:
 
     def count(self) -> Backlog:
         there = {entry.path: entry for directory in self._directories for entry in directory.files()}
-        self._follow_logs()  # after the listing: a file that comes in between is not in it
+        self._read.update(newly_read(self._checkpoint, self._newest))  # after the listing: a file between is not in it
         self._read &= there.keys()
         waiting = [entry for path, entry in there.items() if path not in self._read]
         return Backlog(files=len(waiting), bytes=sum(entry.stat().st_size for entry in waiting))
-
-    def _follow_logs(self) -> None:
-        for folder in self._checkpoint.glob("sources/*"):
-            logs = {_number(p.name): p for p in folder.iterdir() if _number(p.name) is not None}
-            compact = max((n for n, p in logs.items() if n is not None and p.suffix), default=-1)
-            seen = self._newest.get(folder.name, -1)
-            for number in sorted(n for n in logs if n is not None and n > seen and n >= compact):
-                self._read.update(_paths(logs[number]))
-                self._newest[folder.name] = number
-
-
-def _number(name: str) -> int | None:
-    stem = name.removesuffix(".compact")
-    return int(stem) if stem.isdigit() else None
-
-
-def _paths(log: Path) -> Iterator[str]:
-    for line in log.read_text(encoding="utf-8").splitlines():
-        if line.startswith("{"):
-            try:
-                path = json.loads(line).get("path", "")
-            except ValueError:
-                continue
-            yield unquote(urlsplit(path).path)

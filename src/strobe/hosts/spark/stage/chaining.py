@@ -39,7 +39,7 @@ from strobe.store.chained import CHAINED
 __all__ = ["chain_stages", "describe_draft"]
 
 _log = logging.getLogger("strobe.job")
-# Operators that make each row from one row, or from a table that is no stream.
+# Operators that make each row from one row, or from a table that is not a stream.
 _STATELESS = frozenset(
     {
         "Project", "Filter", "Generate", "Expand", "Union", "SubqueryAlias", "View", "ResolvedHint", "Repartition",

@@ -61,7 +61,7 @@ def without_spark_words(text: str) -> str:
 
 
 def refused_query(stage: StageSpec, error: Exception) -> Misuse:
-    """Spark will never run this query: trying again is pointless, and it is for the author to mend."""
+    """Spark will never run this query: trying again is pointless, and it is for the author to fix."""
     what = without_spark_words(str(error).splitlines()[0]) + declared_in(stage.function)
     return Misuse(
         f"Stage {stage.uid!r} (output_mode {stage.output_mode!r}): Spark refuses the query: {in_query(stage, what)}",

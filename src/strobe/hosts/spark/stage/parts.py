@@ -74,7 +74,7 @@ class _Durable:
 
 
 class StageParts:
-    """Of one life of the stage."""
+    """What becomes of recorded parts, in one life of the stage: uploaded, prepared, acknowledged."""
 
     def __init__(
         self, stage: StageContext, incarnation: Incarnation, put: Callable[[Uploaded | SinkVoted], None]

@@ -37,7 +37,8 @@ def pause_after(quiet: float, shortest: int) -> int:
 
 
 class SourcePause:
-    """Of one life of a stage's query. `look` is called now and then; `begin_batch` by each batch."""
+    """How often Spark looks at the sources, in one life of a stage's query. `look` is called now and then;
+    `begin_batch` by each batch."""
 
     def __init__(self, uid: str, clock: Clock) -> None:
         self._uid = uid

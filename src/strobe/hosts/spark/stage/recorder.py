@@ -52,7 +52,7 @@ Message: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete | Alignmen
 
 
 class Recorder:
-    """Of one life of the stage, which begins after `batch`."""
+    """Records snapshots in one life of the stage, which begins after `batch`."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ A stage that fails starts again by itself, from its own Spark checkpoint and the
 notice. Each start is a new life of the stage (`incarnation` of its agent), so messages of an old life are ignored.
 
 Order within a batch: channel, then sinks, then Spark's own commit. Each is skipped if it has the batch already, so a
-crash between any two of them is mended by running the batch again.
+crash between any two of them is fixed by running the batch again.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class StageRunner:
         return sum(int(o.get("numRowsTotal", 0)) for o in operators) if operators else None
 
     def check(self) -> None:
-        """That the stage can go on from its Spark checkpoint: that is whole, and channel and sinks are not ahead."""
+        """Check that the stage can go on from its Spark checkpoint: it is whole, and channel and sinks are not ahead of
+        it."""
         uid, checkpoint = self.spec.uid, self.agent.checkpoint
         try:
             spark_checkpoint.check(checkpoint)
@@ -230,7 +231,7 @@ class StageRunner:
                     raise Failed(
                         f"Stage {self.spec.uid!r} could not be drained: {reason(self._cause or error)}",
                         untouched="Nothing is lost or done twice.",
-                        next="Mend the cause and ask again.",
+                        next="Fix the cause and ask again.",
                     ) from error
                 _log.warning("%s: its last batch failed: %s; once more", self.spec.uid, reason(self._cause or error))
                 self.agent.stage.clock.sleep(self._restart.pause(failures))

@@ -66,7 +66,7 @@ class Settling:
             crash_points.point("due.added", self._spec.uid)
 
     def run_last_batch(self) -> None:
-        """At a drain."""
+        """Run the last batch of a drain."""
         checkpoint = self._agent.checkpoint
         if last_batch.due(checkpoint) is None:
             logged = spark_checkpoint.last_logged(checkpoint)

@@ -59,7 +59,7 @@ def rows_out(runner: StageRunner) -> int | None:
 
 
 def channel_statuses(runners: Iterable[StageRunner]) -> tuple[ChannelStatus, ...]:
-    """With those that are none, because the producer is chained, for people to see what reads what."""
+    """All channels, and links from chained stages, which have none, so that people see what reads what."""
     found = []
     for runner in runners:
         spec = runner.spec

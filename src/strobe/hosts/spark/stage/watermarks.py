@@ -23,7 +23,7 @@ _INT: Final = 1 << 31  # py4j hands over smaller numbers as Integer, which is no
 
 
 class WatermarkKeeper:
-    """Of one stage. Costs nothing if it has less than two watermarks."""
+    """Keeps the watermarks of one stage. Costs nothing if it has fewer than two."""
 
     def __init__(self, uid: str, result: DataFrame, checkpoint: Path) -> None:
         self._uid, self._result, self._checkpoint = uid, result, checkpoint

@@ -72,7 +72,7 @@ function Actions({ s, id, job, at, session, give }) {
     Dispose: { title: `Dispose of snapshot ${id}`, verb: "Delete it", danger: true, does: "Deletes it, and what only it needs. A checkpoint of a job that runs is refused: its retention deletes those.",
       command: () => `strobe dispose ${job}/${id}`, act: () => post(`${at}/dispose`), show: ({ done: d }) => html`Snapshot ${d.snapshot} is gone${d.bytes === null ? "" : `; it held ${bytes(d.bytes)}`}.` },
   };
-  const off = (n) => session.read_only && n !== "Verify"; // reading is no order
+  const off = (n) => session.read_only && n !== "Verify"; // reading is not an order
   const names = Object.keys(orders).filter((n) => !live || !n.startsWith("Plan"));
   return html`<div class="actions" role="group" aria-label="Orders">${names.map((n) => html`<button disabled=${off(n)} class=${orders[n].danger ? "danger" : ""}
     title=${off(n) ? "This page is read-only." : orders[n].does} onClick=${() => give(orders[n])}>${n}</button>`)}</div>`;

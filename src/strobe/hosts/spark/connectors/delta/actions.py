@@ -1,9 +1,9 @@
 """One commit of a Delta table that adds files and removes others, made only if nobody else has made one since.
 
-`deltalake` commits adds and removes, too, but it spells a path in its own way: a file that another tool has named in
-the log with other escapes would not be removed, and its rows would be there twice. So a remove repeats the text of
-the log, and the entry is put in place by the one owner of durable files, without replacing one that is there: whoever
-makes version N has read all versions before it. Who loses looks at the table again.
+`deltalake` commits adds and removes, too, but it spells paths in its own way: a file that another tool has named in the
+log with other escapes would not be removed, and its rows would be there twice. So a remove repeats the text of the log.
+The entry is written durably, and never replaces one that is there: whoever makes version N has read all versions before
+it. The one who comes second reads the table again.
 
 *Statistics.* Each new file says how many rows it has, and, of columns whose order everybody agrees on, the smallest
 and the largest value, as its Parquet footer has them. So an upsert need not look at files whose keys are elsewhere. A
@@ -50,7 +50,7 @@ _INDEXED: Final = 32  # columns with statistics, as everybody writes them
 _LONGEST: Final = 64  # characters of a text that is a bound
 _CHECKPOINT_EVERY: Final = 100  # commits; Delta's own default
 _SLACK: Final = timedelta(milliseconds=1)  # a time in a log may be cut to milliseconds
-# Writers need not do anything for these that is not done here: rows are checked before they are written.
+# For these features writers need do no more than is done here: rows are checked before they are written.
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
 _WRITER: Final = 3  # with checkConstraints
 _WITH_FEATURES: Final = 7
@@ -94,7 +94,7 @@ class NewFile:
 
 
 def table_bytes(table: DeltaTable) -> int:
-    """How large the files are together that the table has."""
+    """How large all files of the table are together."""
     return int(pc.sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"]).as_py() or 0)
 
 
@@ -158,7 +158,7 @@ def _plain_time(value: datetime) -> datetime:
 
 
 def ranges_of(file: Path, columns: Iterable[str]) -> dict[str, Range]:
-    """The same, of a file that no log names yet."""
+    """The same ranges, for a file that is not in the log yet."""
     footer = pq.read_metadata(file)
     bounds = _bounds(footer)
     found = {}
@@ -172,12 +172,12 @@ def ranges_of(file: Path, columns: Iterable[str]) -> dict[str, Range]:
 
 
 def may_hold(file: TableFile, of_rows: Sequence[Mapping[str, Range]], key: Sequence[str]) -> bool:
-    """Whether a row of those files, of which `of_rows` says what is known, may have a key that is in `file`."""
+    """Whether one of the rows described by `of_rows` may have a key that is in `file`."""
     return any(all(file.ranges[name].meets(ranges[name]) for name in key) for ranges in of_rows)
 
 
 def _bounds(footer: pq.FileMetaData) -> dict[str, tuple[Any, Any, int | None]]:
-    """(smallest, largest, nulls) of each column that is no nested one; None where it is not known."""
+    """(smallest, largest, nulls) of each column that is not nested; None where it is not known."""
     found: dict[str, tuple[Any, Any, int | None]] = {}
     for index in range(footer.num_columns):
         column = footer.schema.column(index)
@@ -214,7 +214,7 @@ def _bounds(footer: pq.FileMetaData) -> dict[str, tuple[Any, Any, int | None]]:
 
 
 def can_commit(table: DeltaTable) -> bool:
-    """Whether the table asks nothing of a writer that is not done here."""
+    """Whether everything that the table asks of a writer is done here."""
     protocol = table.protocol()
     if protocol.min_writer_version == _WITH_FEATURES:
         return set(protocol.writer_features or ()) <= _FEATURES
@@ -260,7 +260,7 @@ def commit(
         where / LOG / entry_name(version), text, fresh=aside / f"{os.urandom(8).hex()}.tmp", replace=False
     )
     if made and version % _CHECKPOINT_EVERY == 0:
-        with contextlib.suppress(DeltaError):  # the next one will do
+        with contextlib.suppress(DeltaError):  # the log is complete without it
             DeltaTable(str(where)).create_checkpoint()
     return made
 

@@ -1,8 +1,8 @@
-"""Data files that an upsert has begun to write: none is left in the table when it dies before its commit.
+"""Data files that an upsert has begun to write, so that none is left in the table if it dies before its commit.
 
 A note stands beside the table before a directory with data files is made, and goes when the commit is there or has
 failed. Whoever opens the table next, behind its fence, finds the notes of those that died: a directory that no entry
-of the log has named since then is deleted. Where the log cannot say so any more, the files stay.
+of the log has named since then is deleted. If the log no longer reaches back that far, the files stay.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Attempts:
 
 
 def sweep(where: Path) -> None:
-    """Delete what those left that died. Call it behind a fence."""
+    """Delete what upserts that died have left. Call it after the fence."""
     with contextlib.suppress(FileNotFoundError):
         for entry in sorted((where / ASIDE).iterdir()):
             if entry.name.startswith(_LEFT):

@@ -50,8 +50,8 @@ class Growth:
 
 
 def growth(there: StructType, now: StructType) -> Growth:
-    """What a table with the columns `there` needs to hold rows of `now`. A type that is not wider is not its concern:
-    whether such values fit is found out row by row."""
+    """What a table with the columns `there` needs to hold rows of `now`. A type that is not wider is ignored here:
+    whether such values fit is checked row by row."""
     held = {f.name: f for f in there.fields}
     added = tuple(StructField(f.name, f.dataType, True) for f in now.fields if f.name not in held)
     widened = tuple(
@@ -84,7 +84,7 @@ def has_evolved(where: Path) -> bool:
 
 
 def evolve_table(where: Path, found: Growth) -> None:
-    """Doing it again changes nothing."""
+    """Give the table its new columns. Doing it again changes nothing."""
     if not found:
         return
     (where / _MARK).parent.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 The sink is the only one that streams into its table. People and their tools still compact it, delete and correct rows,
 clean up. So which files make up a version is asked of the table, never added up from the sink's own commits.
 
-A file is what the table reads as only if nothing stands between the two. With deletion vectors some of its rows do not
+The files alone are the table only if nothing changes their meaning. With deletion vectors some of its rows do not
 count, with column mapping its columns have other names: such a table is refused, before anything is written to it.
 """
 
@@ -38,7 +38,7 @@ def table_files(path: Path, version: int) -> tuple[DataFile, ...]:
     newest = DeltaTable(str(path)).version()
     if version > newest:  # deltalake would look for every version in between
         raise Failed(f"{path} has no version {version}: its newest is {newest}.")
-    # In the log, and only there, a file has the one name that leads to it.
+    # Only the log has a file's name as it must be spelled to find it.
     named = pa.table(DeltaTable(str(path), version=max(version, 0)).get_add_actions(flatten=True))
     found = []
     for name, size, rows in zip(*(named[column].to_pylist() for column in _COLUMNS), strict=True):
@@ -59,7 +59,7 @@ def _rows_in(file: Path) -> int:
 
 
 def why_unreadable(path: Path, what: str) -> StrobeError | None:
-    """Why the files of the table do not say what it holds; None if they do. Touches nothing."""
+    """Why the files alone do not say what the table holds; None if they do. Touches nothing."""
     table = DeltaTable(str(path))
     protocol, properties = table.protocol(), table.metadata().configuration
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}

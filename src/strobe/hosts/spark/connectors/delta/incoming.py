@@ -1,7 +1,7 @@
 """The rows of a batch, or part, as Spark sees them: staged in files, in the table's types, and which of them it takes.
 
-It says the same as `RowRules.split` says of an Arrow table, in Spark's words. Values of another type than the table's
-are cast by the very same code, on the executors. Of rows that are rejected, each comes to the driver: they are to be
+It accepts the same rows as `RowRules.split` does for an Arrow table, computed by Spark. Values of another type than the
+table's are cast by the very same code, on the executors. Every rejected row comes to the driver, because it must be
 named.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["BATCH", "Incoming", "Staged", "col"]
 
 BATCH: Final = "__strobe_batch"
 _WHY: Final = "__strobe_why"  # why a row is rejected; null if it is not
-_ROW: Final = "__strobe_row"  # such a row as it came, if it was cast
+_ROW: Final = "__strobe_row"  # a rejected row as it came, if it was cast
 _SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
 _EXACT: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -92,7 +92,7 @@ class Incoming:
 
     @cached_property
     def _judged(self) -> DataFrame:
-        """With the first reason against each row."""
+        """The rows, each with the first reason why it is rejected, if any."""
         whys = [F.col(_WHY)]
         for name in (n for n in self._rules.partitions if n in self.present):
             why = f"the text of column {name}, a partition, is longer than {longest_partition(name)} bytes"
@@ -132,7 +132,7 @@ class Incoming:
 
     @cached_property
     def good(self) -> DataFrame:
-        """Rows against which nothing speaks that can be said of one row alone."""
+        """Rows that pass every check that looks at one row alone."""
         frame = self._judged.filter(F.col(_WHY).isNull()) if self._has_rules else self.frame
         return frame.select(*map(col, self.present), BATCH)
 
@@ -145,7 +145,7 @@ class Incoming:
 
     @cached_property
     def _compared(self) -> DataFrame:
-        """Good rows, with whether all of their batch and key are the same, and how many newer ones their key has."""
+        """Good rows, with whether all rows of their batch and key are equal, and how many newer rows their key has."""
         keys = [col(name) for name in self._rules.key]
         text = F.to_json(F.struct(*(col(name).alias(f"c{i}") for i, name in enumerate(self.present))), _EXACT)
         together = Window.partitionBy(BATCH, *keys)
@@ -155,7 +155,7 @@ class Incoming:
 
     @cached_property
     def newest(self) -> DataFrame:
-        """The newest row of each key, without those of which that is not clear."""
+        """The newest row of each key, without keys for which that is ambiguous."""
         order = Window.partitionBy(*(col(name) for name in self._rules.key)).orderBy(F.col(BATCH).desc())
         clear = self._compared.filter("__strobe_same").withColumn("__strobe_n", F.row_number().over(order))
         return clear.filter("__strobe_n = 1").select(*map(col, self.present), BATCH)
@@ -210,7 +210,7 @@ def _from_bytes(data: bytes) -> pa.Table:
 
 
 def _same(there: Any, here: Any) -> bool:
-    """Whether two types are the same but for what may be null."""
+    """Whether two types are the same, except for what may be null."""
     return bool(there.simpleString() == here.simpleString())
 
 

@@ -2,7 +2,7 @@
 
 Two rows have the same key if each key column is the same as SQL's `IS NOT DISTINCT FROM` has it: a null is equal to a
 null, NaN to NaN, and -0.0 to 0.0. Strings and bytes are compared as they are. A struct is compared field by field, so
-that the `window` of an aggregate is a key; an array element by element. Maps have no order and are no keys.
+that the `window` of an aggregate is a key; an array element by element. Maps have no order and are not keys.
 
 A partition is a directory whose name has the value as text. What text does not hold without loss cannot be one, and
 Delta itself keeps an empty string there as null.
@@ -27,13 +27,13 @@ __all__ = [
     "longest_partition", "rows_of_one_key", "too_long",
 ]  # fmt: skip
 
-ROW: Final = "__strobe_row"  # the number of a row, while rows are looked at
+ROW: Final = "__strobe_row"  # the number of a row, while rows are checked
 _RESERVED: Final = ("__strobe_", "__delta_rs_")
 _LONGEST: Final = 255  # bytes of a directory's name
 
 
 def check_columns(context: SinkContext, key: Sequence[str], partition_by: Sequence[str], what: str) -> None:
-    """Misuse if the stage does not have these columns, or if they have a type that cannot do it."""
+    """Misuse if the stage does not have these columns, or if they have a type that cannot be a key or a partition."""
     where, fields = f"Stage {context.stage!r} writes to {what}", {f.name: f.dataType for f in context.schema.fields}
     for option, names in (("key", key), ("partition_by", partition_by)):
         missing = [name for name in names if name not in fields]
@@ -172,7 +172,7 @@ def too_long(column: pa.ChunkedArray, name: str) -> Iterable[int]:
 
 
 def _written(value: str | float) -> str:
-    """As it is in the name of the directory."""
+    """The value as it is written in the name of the directory."""
     if isinstance(value, str):
         return quote(value, safe="")
     return format(Decimal(repr(value)), "f")

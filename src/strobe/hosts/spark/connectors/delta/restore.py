@@ -43,7 +43,7 @@ _LATER: Final = "Choose a later snapshot; keep VACUUM and log cleanup away from 
 
 def recorded(position: Json) -> tuple[Path, int] | None:
     """Where the table was at the snapshot, and the version that has what the snapshot made visible."""
-    # Positions of other sinks have a path, too, and anybody's may have a version: only this sink's has letters as well.
+    # Positions of other sinks may have a path and a version, too: only this sink's has letters as well.
     if not isinstance(position, dict) or not {"letters", "version"} <= position.keys():
         return None
     path = place_in(position)
@@ -129,7 +129,7 @@ def outlook(
         return _of_fork(where, what, there and not again, was, context, keyed, evolves, copied=there)
     if not there:
         gone = Failed(
-            f"{what} is gone: {where} is no Delta table any more, so it cannot go back to version {version}.",
+            f"{what} is gone: {where} is no longer a Delta table, so it cannot go back to version {version}.",
             untouched="Nothing was changed.",
             next="Put it back, or give the sink another path: it then starts empty.",
         )
@@ -150,7 +150,7 @@ def _of_fork(
     evolves: bool,
     copied: bool,
 ) -> SinkOutlook:
-    """A table that begins again: as a copy, if there is something to copy."""
+    """A fork's table begins as a copy, if there is something to copy."""
     if was is not None and was[0] == where and copied:
         clash = Misuse(
             f"Stage {context.stage!r} would write to {where}, which is where the job of the snapshot writes: the two "
@@ -181,7 +181,7 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
     """Why the table cannot be read as it was at that version; None if every file of it is still there."""
     try:
         if not DeltaTable.is_deltatable(str(path)):
-            raise Failed(f"{path} is no Delta table.")
+            raise Failed(f"{path} is not a Delta table.")
         for file in (path / f.path for f in table_files(path, version)):
             if not file.is_file():
                 raise Failed(f"{file} is gone.")
@@ -246,7 +246,7 @@ def copy_appended(source: Path, version: int, where: Path, context: SinkContext)
 
 
 def take_back(where: Path, version: int) -> None:
-    """The table has the files of `version` again."""
+    """Make the table have the files of `version` again."""
     table = DeltaTable(str(where))
     if set(table.file_uris()) != set(DeltaTable(str(where), version=version).file_uris()):
         table.restore(version)
@@ -278,7 +278,8 @@ def copy_table(source: Path, version: int, where: Path) -> None:
 
 
 def _in_place(where: Path, build: Callable[[Path], None]) -> None:
-    """Whole or not at all. One that is there already was made by an attempt that did not come to its end."""
+    """Put the copy in place, whole or not at all. If one is there already, an earlier attempt that was killed has made
+    it."""
     if DeltaTable.is_deltatable(str(where)):
         return
     place = where.with_name(f".{where.name}.restoring")

@@ -68,7 +68,7 @@ class RowRules:
     def split(self, rows: pa.Table, batch: int) -> tuple[pa.Table, list[Rejected]]:
         """The rows of one batch that can be written, in the table's types, and those that cannot."""
         bad: dict[int, str] = {}
-        # Rows that were staged before the stage returned other columns have those of then.
+        # Rows that were staged before the stage's columns changed have the old columns.
         target = [field for name, field in self.columns.items() if name in rows.column_names]
         columns = [fit_column(rows, field, bad) for field in target]
         same_key = f"another row of the batch has the same key ({', '.join(self.key)})"
@@ -113,12 +113,12 @@ class RowRules:
 
 
 def fit_column(rows: pa.Table, field: pa.Field, bad: dict[int, str]) -> pa.ChunkedArray:
-    """The column in the table's type; `bad` gets to know the rows whose value does not fit, and why."""
+    """The column in the table's type; `bad` is called with the rows whose value does not fit, and why."""
     column = rows[field.name]
     if column.type == field.type:
         return column
     if pa.types.is_integer(column.type) and pa.types.is_decimal(field.type):
-        column = column.cast(pa.decimal128(19, 0))  # or Arrow asks for room for every integer there is
+        column = column.cast(pa.decimal128(19, 0))  # or Arrow would allocate room for every possible integer
     try:
         return column.cast(field.type)
     except pa.ArrowInvalid:
@@ -200,7 +200,7 @@ def _violations(rows: pa.Table, expression: str) -> list[int]:
 
 
 def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A partition's value as whoever reads the table will find it: an empty string is a null there."""
+    """A partition's value as readers of the table see it: an empty string is a null there."""
     if not pa.types.is_string(column.type):
         return column
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)

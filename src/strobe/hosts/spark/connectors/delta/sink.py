@@ -4,13 +4,12 @@
 app transaction makes them visible. *Upsert*, partitions, and tables with constraints (`writing`) are one commit that
 carries an app transaction too. A batch, or part, is there once, and a driver that was given up is refused.
 
-*On snapshot*, batches are staged as Parquet files in the job's home. A part is looked at when it is prepared, and is
-one commit of the table when its snapshot is complete: appended as it is, by linking the staged files into the table,
-or merged, the newest row of each key. The app transaction's version is the last batch that the table has, in both
-modes.
+*On snapshot*, batches are staged as Parquet files in the job's home. A part is checked when it is prepared, and is one
+commit of the table when its snapshot is complete: appended as it is, by linking the staged files into the table, or
+merged, the newest row of each key. The app transaction's version is the last batch that the table has, in both modes.
 
-Of several different rows with one key in a batch, which one wins would be chance: they are rejected. When two rows
-have one key is said in `delta_keys`; that nobody else writes to the table is seen to by `ownership`.
+Of several different rows with one key in a batch, which one wins would be chance: they are rejected. `keys` says when
+two rows have the same key; `ownership` makes sure that nobody else writes to the table.
 """
 
 from __future__ import annotations
@@ -196,7 +195,8 @@ class DeltaSink(TransactionalSink):
         self._through = self._newest()
 
     def _claim(self, context: SinkContext) -> None:
-        """From here on nobody else writes to the table. Before the fence, which would shut out its owner."""
+        """Claim the table: from here on nobody else writes to it. Called before the fence, which would shut out its
+        owner."""
         claim(self._where / ASIDE, context, self.describe(), written=self._has_numbers(context))
 
     def _not_mine(self, context: SinkContext) -> StrobeError | None:
@@ -204,7 +204,7 @@ class DeltaSink(TransactionalSink):
         return why_not_mine(where / ASIDE, context, self.describe(), written=self._has_numbers(context))
 
     def _has_numbers(self, context: SinkContext) -> bool:
-        """Whether the table counts as its own the batches of whichever stage writes it: a plain one does, others have
+        """Whether the table's batch numbers count for any stage that writes it: so it is in a plain table; others have
         a mark for each sink."""
         where = self._place(context)
         if self.key or not DeltaTable.is_deltatable(str(where)) or not self._is_plain(where, context):
@@ -237,8 +237,8 @@ class DeltaSink(TransactionalSink):
         return not self.key and same and not has_evolved(where) and is_plain(where)
 
     def _is_left(self, context: SinkContext) -> bool:
-        """Whether the table is on a later timeline already: an earlier attempt at a restore came so far. This timeline
-        has nothing left to commit."""
+        """Whether the table is on a later timeline already, because an earlier attempt at a restore came that far. Then
+        this timeline has nothing left to commit."""
         log = ChannelLog(self._where)
         return log.timeline > context.timeline and log.incarnation <= context.incarnation
 
@@ -385,7 +385,7 @@ class DeltaSink(TransactionalSink):
                 if plain:
                     self._plain(context, cut_to=version).close()
                 else:
-                    FencedTable(where, context, self.describe())  # the fence first: what is after it is not the old's
+                    FencedTable(where, context, self.describe())  # the fence first: it shuts older drivers out
                     delta_restore.take_back(where, version)
                 letters = position.get("letters") if isinstance(position, dict) else None
                 Letters(self.dead_letters, context, self.describe()).roll_back(letters)

@@ -29,7 +29,7 @@ __all__ = ["APPEND_ONLY", "FencedTable", "app_of", "create_table", "is_append_on
 
 APPEND_ONLY: Final = "delta.appendOnly"
 _FENCE_TRIES: Final = 10
-_PLAIN_WRITER: Final = 2  # Delta's protocol up to here asks nothing of a writer that only adds files
+_PLAIN_WRITER: Final = 2  # up to this version Delta's protocol asks nothing of a writer that only adds files
 
 
 def app_of(context: SinkContext, timeline: Timeline | None = None) -> str:
@@ -58,7 +58,7 @@ def set_properties(where: Path, properties: Mapping[str, str]) -> None:
 
 
 def is_plain(where: Path) -> bool:
-    """Whether whoever adds files to the table need not look at their rows, nor say anything about them."""
+    """Whether files can be added to the table without checking their rows or writing statistics about them."""
     table = DeltaTable(str(where))
     protocol, about = table.protocol(), table.metadata()
     return (
@@ -173,7 +173,7 @@ class FencedTable:
             try:
                 table.create_write_transaction([], "append", table.schema(), [], commit_properties=noted)
                 break
-            except CommitFailedError:  # the driver that is to be fenced off was faster with a batch
+            except CommitFailedError:  # the older driver has just committed a batch
                 if not left:
                     raise
             finally:

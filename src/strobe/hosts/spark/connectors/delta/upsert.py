@@ -1,4 +1,4 @@
-"""Rows into a Delta table from the executors: what a batch, or part, needs of the driver does not grow with its rows.
+"""Rows into a Delta table from the executors: the driver needs the same memory for a batch, or part, of any size.
 
 The rows stand in Parquet files, staged. Spark looks at them there, and the driver at footers, counts and names:
 
@@ -12,7 +12,7 @@ The rows stand in Parquet files, staged. Spark looks at them there, and the driv
 4. *Commit.* One entry of the log: the new files, the files that go, the app transaction. If somebody else has changed
    the table meanwhile, 2 to 4 are done again with what it holds now; a new owner's fence is among such changes.
 
-Of rows that others have put there several times with one key, one is left. Spark reads files through links of plain
+If others have written several rows with one key, one of them is left. Spark reads files through links of plain
 names, so that neither a path nor a partition's directory is ever taken for a pattern.
 """
 
@@ -120,13 +120,13 @@ class Upsert:
             return False
         try:
             active_files(self._table.table, self._key)
-        except Damaged:  # a path that is none to us
+        except Damaged:  # a path that Strobe cannot read
             return False
         frame, texts = self._in.frame, [p for p in self._partitions if self._rules.is_text(p)]
         return not any(frame.filter(col(p).rlike(_AWKWARD)).limit(1).count() for p in texts)
 
     def rejected(self, batch: int | None, *, all_of_them: bool) -> list[Rejected]:
-        """Rows that cannot be written; if not `all_of_them`, the first one stands for every other. They go through the
+        """Rows that cannot be written; if not `all_of_them`, one example is enough. They go through the
         driver."""
         found = self._in.broken(batch, all_of_them=all_of_them)
         if self._key and self._counted().most > 1:
@@ -141,7 +141,7 @@ class Upsert:
             return self._published(attempts, through, about, clean)
         except Exception as error:
             attempts.give_up()
-            self._table.has(through)  # says so if a newer driver has taken over, and swept the files away
+            self._table.has(through)  # raises Fenced if a newer driver has taken over and swept the files away
             if isinstance(error, OSError):
                 raise Failed(
                     f"{about} could not be written to {self._table.what}: {error}.",
@@ -190,7 +190,7 @@ class Upsert:
             if self._in.is_fitting:
                 files = [f for f in files if may_hold(f, ranges, self._key)]
             found = self._count(table.version(), files, self._in.good)
-            if found.most > 1:  # what is rejected for that replaces nothing
+            if found.most > 1:  # rows that are rejected for it replace nothing
                 found = replace(self._count(table.version(), files, self._in.newest), most=found.most)
             self._census = found
         return self._census

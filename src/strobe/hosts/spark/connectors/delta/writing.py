@@ -1,13 +1,13 @@
-"""Rows into a Delta table that asks something of them: a key, partitions, constraints. Who does it depends on how many.
+"""Rows into a Delta table that needs more than an append: it has a key, partitions or constraints. Who writes them
+depends on how many there are.
 
 A few rows are merged in the driver, by `deltalake`: that takes tens of milliseconds, a job of Spark more. Many rows
-never come to the driver: Spark writes them to files, and `upsert` takes these into the table. Both say the same of
-each row, and leave the same table. How many there are is known before a batch is computed only if Spark says so
+never come to the driver: Spark writes them to files, and `upsert` takes these into the table. Both accept the same
+rows, and leave the same table. How many there are is known before a batch is computed only if Spark says so
 (`plan_size`: of a batch that is read from files, such as those of the stage's channel); if not, it is staged, and its
 files tell.
 
-What others may have turned on in the table and only `deltalake` knows how to write, a change data feed for one, is
-left to it, whatever the size.
+Tables with features that only `deltalake` can write, such as a change data feed, are left to it, whatever the size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["TableWriting"]
 FEW_ROWS: Final = 50_000
 FEW_BYTES: Final = 16 << 20  # of the files that hold them
 REWRITTEN: Final = 128 << 20  # of files of the table that a merge may have to write again
-PLANNED: Final = 1 << 20  # bytes that Spark expects; of rows that are made of nothing (`sequence`) it expects too few
+PLANNED: Final = 1 << 20  # bytes that Spark expects; for rows that are generated (`sequence`) it expects too few
 
 
 def plan_size(batch: DataFrame) -> int:
@@ -65,7 +65,7 @@ class TableWriting:
     # ── on batch ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write(self, batch: DataFrame, batch_id: int) -> int:
-        """Write the batch, once; how many rows of it."""
+        """Write the batch, once; returns how many rows were written."""
         if self._table.has(batch_id):
             return 0
         about = f"Batch {batch_id} of stage {self._context.stage!r}"
@@ -105,7 +105,7 @@ class TableWriting:
     # ── on snapshot ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self, part: Part, staging: Staging) -> int:
-        """Keep the letters of the part; how many they are."""
+        """Keep the dead letters of the part; returns how many they are."""
         staged = _staged(part, staging)
         rejected: list[Rejected] | None = None
         if staged and not self._are_few(staged):
@@ -118,7 +118,7 @@ class TableWriting:
         return len(rejected)
 
     def commit(self, part: Part, staging: Staging, *, clean: bool) -> None:
-        """`clean`: none of its rows was rejected when it was prepared."""
+        """Commit the part. `clean`: none of its rows was rejected when it was prepared."""
         about = f"Snapshot {part.snapshot}'s part of stage {self._context.stage!r}"
         staged = _staged(part, staging)
         if staged and not self._are_few(staged):

@@ -95,7 +95,7 @@ def recorded(position: Json) -> Was | None:
     if path is None:
         return None
     if not isinstance(lines, list) or not all(isinstance(line, list) and len(line) == 2 for line in lines):
-        raise damaged(f"{lines!r:.80} is no list of timelines and batches.")
+        raise damaged(f"{lines!r:.80} is not a list of timelines and batches.")
     return Was(path, Lineage(tuple((position_number(t, "timeline"), position_number(b, "batch")) for t, b in lines)))
 
 
@@ -152,7 +152,7 @@ def take_back(was: Was, timeline: int) -> None:
     """Show what belongs to the snapshot and nothing else. Doing it again changes nothing."""
     left = was.path / HIDDEN / _LEFT
     left.mkdir(parents=True, exist_ok=True)
-    for batch in reversed(shown(was.path)):  # the newest first: what a reader sees meanwhile has no hole
+    for batch in reversed(shown(was.path)):  # the newest first: what a reader sees meanwhile has no gap
         if batch not in was.lineage and batch[0] != timeline:
             os.rename(was.path / directory_name(*batch), left / directory_name(*batch))
     for batch in shown(left):

@@ -58,7 +58,7 @@ _DRIVER: Final = re.compile(r"[0-9]{8,}")
 _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "parquet": {"compression": "zstd"},
     "json": {"ignoreNullFields": "false"},
-    # A quote within quotes is doubled, as RFC 4180 has it and everybody but Spark reads it.
+    # A quote within quotes is doubled, as RFC 4180 says and everybody but Spark reads it.
     "csv": {"header": "true", "escape": '"'},
 }
 _COMMITTER: Final = {
@@ -149,13 +149,14 @@ class FileSink(TransactionalSink):
                 )
 
     def _take_over(self) -> None:
-        """Older drivers find out that they are that; what they were writing goes."""
+        """Note this driver's incarnation, which fences older drivers off, and delete what they were writing."""
         mine = self._hidden / _DRIVERS / f"{self._context.incarnation:08d}"
         mine.mkdir(exist_ok=True)
         fsync(mine.parent)
         for other in list(mine.parent.iterdir()):
             if _DRIVER.fullmatch(other.name) and int(other.name) < self._context.incarnation:
-                # Away at once, then gone: deleted file by file, its batch could still be shown by its driver, half.
+                # Renamed first, then deleted: deleted file by file, half of it could still be made visible by its
+                # driver.
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(other, other.with_name(f"{other.name}{_GONE}"))
         for left in mine.parent.glob(f"*{_GONE}"):
@@ -163,7 +164,7 @@ class FileSink(TransactionalSink):
         self._work = mine
 
     def _remove(self, directory: Path) -> None:
-        """Away at once, and only by the driver that nobody has replaced."""
+        """Remove it by one rename, and only if no newer driver has taken over."""
         doomed = self._work / f"{directory.name}.{uuid.uuid4().hex[:8]}"
         try:
             os.rename(directory, doomed)
@@ -188,13 +189,13 @@ class FileSink(TransactionalSink):
             if not target.exists():
                 self._check_fence()
                 self._show(self._spark_writes(batch, target.name), target)
-                if self.format == "parquet":  # what text holds is known only to who reads all of it
+                if self.format == "parquet":  # a text file does not say how many rows it has
                     files = target.glob("*.parquet")
                     self.rows_taken = (self.rows_taken or 0) + sum(pq.read_metadata(file).num_rows for file in files)
         self._through = max(self._through, batch_id)
 
     def _spark_writes(self, rows: DataFrame, name: str) -> Path:
-        """A directory with the rows, whole and durable, that nobody looks at yet."""
+        """Have Spark write the rows into a directory that nobody looks at yet, and make it durable."""
         fresh = self._work / name
         shutil.rmtree(fresh, ignore_errors=True)
         try:
@@ -219,7 +220,7 @@ class FileSink(TransactionalSink):
                 os.rename(ready, target)
             fsync(target.parent)
         except OSError as error:
-            self._check_fence()  # who takes over removes what this one was writing
+            self._check_fence()  # a driver that takes over removes what this one was writing
             raise self._failed(f"cannot have {target.name}", error) from error
 
     # ── on snapshot ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -241,7 +242,7 @@ class FileSink(TransactionalSink):
         self._remove(self._prepared(part))
 
     def recover(self, parts: Iterable[Part]) -> None:
-        """What is prepared and not among these was never voted for: its batches come in a later part."""
+        """Delete what is prepared and not among `parts`: no snapshot names it, and its batches come in a later part."""
         kept = {self._prepared(part) for part in parts}
         for found in (self._hidden / _PREPARED).iterdir():
             if found not in kept and found.name.startswith(f"{directory_name(self._context.timeline)}-"):

@@ -2,7 +2,7 @@
 
 Settings are those of librdkafka (`security.protocol`, `sasl.username`, `ssl.ca.location`, …); the same dictionary
 serves sink and source. No value of a setting is ever part of a message: what librdkafka and brokers say is shown with
-every secret in it blotted out.
+every secret in it masked.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class TopicLimits:
 
 
 def checked_settings(options: Mapping[str, Any] | None, where: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Settings for librdkafka. Misuse for those that are not for a user to say (`taken`)."""
+    """Settings for librdkafka. Misuse for those that a user must not set (`taken`)."""
     settings: dict[str, Any] = {}
     for name, value in (options or {}).items():
         if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
-            raise Misuse(f"{where}: options has {name!r}, which is no setting of a Kafka client.")
+            raise Misuse(f"{where}: options has {name!r}, which is not a setting of a Kafka client.")
         settings[_JAVA_NAMES.get(name, name)] = value
     for name in taken:
         if name in settings:
@@ -67,13 +67,13 @@ class KafkaCluster:
         self._admin: AdminClient | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """For another client of this cluster; names with _ for dots. What the user has said comes last."""
+        """The settings for another client of this cluster; names with _ for dots. The user's own settings come last."""
         ours = {name.replace("_", "."): value for name, value in more.items()}
         quiet = {"log_level": 2, "logger": _quiet}
         return {**quiet, **ours, **self._settings, "bootstrap.servers": self.servers, "error_cb": self.hear}
 
     def hear(self, error: KafkaError) -> None:
-        """What librdkafka says in passing: often the only place where the cause is named."""
+        """Called with librdkafka's own log messages: often the only place where the cause is named."""
         self._heard = [*self._heard[-9:], error]
         _log.debug("%s: %s", self.servers, self.blot(error.str()))
 
@@ -140,14 +140,14 @@ class KafkaCluster:
         for resource, answer in asked.items():
             try:
                 largest = min(int(answer.result()["max.message.bytes"].value), _LARGEST)
-            except (KafkaException, KeyError, TypeError):  # who may write need not be allowed to ask
+            except (KafkaException, KeyError, TypeError):  # a user who may write may still not be allowed to ask
                 largest = int(self._settings.get("message.max.bytes", _DEFAULT_BYTES))
             ours = int(self._settings.get("message.max.bytes", largest))
             found[resource.name] = TopicLimits(partitions[resource.name], min(largest, ours))
         return found
 
     def cleanup_policy(self, topic: str) -> set[str] | None:
-        """How the topic lets go of records; None if we may not ask."""
+        """How the topic deletes old records; None if we may not ask."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
@@ -161,7 +161,7 @@ class KafkaCluster:
     # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def explain(self, error: KafkaError, what: str) -> StrobeError:
-        """The error in words, of the kind that says whether trying again may help."""
+        """The error in words. Its class says whether trying again may help."""
         from confluent_kafka import KafkaError
 
         code = error.code()

@@ -2,11 +2,12 @@
 
 A transaction that makes rows visible also writes a record into a small compacted topic: of this sink, in this timeline,
 everything up to batch N is visible. Rows and record appear together or not at all, so after any crash the newest record
-is the truth, and nothing else has to be remembered. One record is kept for each sink and timeline.
+says what is visible, and nothing else has to be remembered. One record is kept for each sink and timeline.
 
-A record also says whose it is (`owner`, a name that a job's home makes up once) and which incarnation wrote it: by that
-a driver that was given up, or another job with the same transactional id, is told apart and told so. One more record
-for each id has the name of the start that wrote last, which tells a copy of a home (`connectors.starts`).
+A record also says whose it is (`owner`, a name that a job's home makes up once) and which incarnation wrote it: this is
+how a driver that was given up, or another job with the same transactional id, is recognised and refused. One more
+record for each id has the name of the start that wrote last, by which a copy of a home is recognised
+(`connectors.starts`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _READ: Final = 60.0  # seconds; a transaction of another job may hold the topic'
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """Of `sink`, in `timeline`, every batch up to `through` is visible."""
+    """A record: of `sink`, in `timeline`, every batch up to `through` is visible."""
 
     owner: str
     job: str
@@ -66,7 +67,7 @@ class CommitRecord:
 
 
 class _Version1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As it is in the topic, where anybody may have written."""
+    """A record as it is in the topic, where anybody may have written."""
 
     version: Literal[1]
     owner: str
@@ -117,7 +118,7 @@ class CommitLog:
                         next="Have somebody make it: one partition, cleanup.policy=compact. It keeps what is visible.",
                     ) from None
             deadline = SYSTEM.monotonic() + ASK * 2
-            while self.topic not in self.cluster.topics():  # the broker tells others of it in its own time
+            while self.topic not in self.cluster.topics():  # other brokers hear of it after a moment
                 if SYSTEM.monotonic() > deadline:
                     raise Unreachable(f"Kafka at {self.cluster.servers}: topic {self.topic!r} is still being made.")
                 SYSTEM.sleep(0.05)
@@ -125,7 +126,7 @@ class CommitLog:
             self._check_kept()
 
     def _check_kept(self) -> None:
-        """A topic that was there before: does it keep the newest record of each key for ever?"""
+        """Check that a topic that was there before keeps the newest record of each key for ever."""
         policy = self.cluster.cleanup_policy(self.topic)
         if policy is not None and policy != {"compact"}:
             raise Misuse(
@@ -149,12 +150,12 @@ class CommitLog:
         )
         for name in ("transactional.id", "compression.type", "linger.ms", "batch.size", "acks", "partitioner"):
             settings.pop(name, None)
-        self.cluster.reach()  # who leads the topic may have changed, or the broker may be another since
+        self.cluster.reach()  # the topic's leader may have changed, or the broker may be another one
         try:
             end = self._end()
             consumer: Consumer = self.cluster.made(lambda: Consumer(settings))
             try:
-                consumer.list_topics(self.topic, timeout=ASK)  # or the consumer takes its time to look around
+                consumer.list_topics(self.topic, timeout=ASK)  # or the consumer takes longer to find the broker
                 consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
                 return self._read(consumer, end)
             finally:
@@ -191,7 +192,7 @@ class CommitLog:
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                # What others have under way hides what lies behind it, until they are done.
+                # Open transactions of others hide what lies behind them, until they end.
                 if (message.offset() or 0) >= end:
                     break
                 continue

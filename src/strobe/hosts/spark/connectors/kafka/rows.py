@@ -49,7 +49,7 @@ class Messages:
 
     @property
     def columns(self) -> list[str]:
-        """Of what is staged."""
+        """The columns of what is staged."""
         asked = {"topic": self.topic_column, "key": self.key, "headers": self.headers, "partition": self.partition}
         return [*(name for name, column in asked.items() if column is not None), "value"]
 
@@ -266,7 +266,7 @@ def send(producer: Producer, file: Path, topic: str | None, skipped: frozenset[i
 
 
 def _send_plain(produce: Any, topic: str, values: list[Any], keys: list[Any] | None, wait: Any) -> None:
-    """The loop of most sinks, and nothing in it that need not be."""
+    """The loop of most sinks, kept short because it runs for each row."""
     for value, key in zip(values, keys or [None] * len(values), strict=True):
         try:
             produce(topic, value, key)

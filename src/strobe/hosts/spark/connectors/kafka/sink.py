@@ -1,7 +1,7 @@
 """Kafka as a sink, exactly once for consumers that read committed messages only (`isolation.level=read_committed`).
 
 *On snapshot* (the default): batches are staged in the job's home; when a snapshot is complete, its part is sent in one
-short transaction together with a commit record (`kafka_transactions`, `kafka_commits`). No transaction is open while a
+short transaction together with a commit record (`transactions`, `commits`). No transaction is open while a
 snapshot is under way, so none can be timed out or hold consumers up.
 
 *On batch*: the same, batch by batch. Messages are visible earlier, and independently of the graph's other sinks.
@@ -138,7 +138,7 @@ class KafkaSink(TransactionalSink):
         self._staging = Staging(context, options={"compression": "snappy"})
 
     def recover(self, parts: Iterable[Part]) -> None:
-        """What is visible need not be staged any more; the rest is committed when the framework says so."""
+        """Delete staged parts that are visible already; the rest is committed when the coordinator says so."""
         for part in parts:
             if self._publisher.visible(int(part.timeline)) >= part.through:
                 self._forget(part)
@@ -187,7 +187,7 @@ class KafkaSink(TransactionalSink):
         self._publish(part, None, files, limits, size, _skipped(rejected))
 
     def _patiently(self, attempt: Callable[[], None]) -> None:
-        """However long the broker is away: the stage waits, its status says why, and nothing is lost."""
+        """Try until the broker answers: the stage waits, its status says why, and nothing is lost."""
         failures = 0
         while True:
             try:
@@ -267,8 +267,8 @@ class KafkaSink(TransactionalSink):
         return list(reject(files, self.topic, limits, size)), size
 
     def _limits_of(self, files: list[Path]) -> dict[str, TopicLimits]:
-        """What the topics of these rows take. Known well enough, nobody is asked: a broker that is down must not keep
-        a snapshot from completing."""
+        """What the topics of these rows take. While that is known from before, the broker is not asked: a broker that
+        is down must not keep a snapshot from completing."""
         wanted = {self.topic} if self.topic is not None else topics_of(files)
         if wanted - self._limits.keys() or SYSTEM.monotonic() - self._asked > _FRESH:
             try:

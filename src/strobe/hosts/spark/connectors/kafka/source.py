@@ -3,9 +3,9 @@
 `read_kafka` returns a streaming DataFrame for a source stage. Spark keeps the offsets of every batch in the stage's
 checkpoint, so they are part of each snapshot, and a restore reads on from them: Strobe adds nothing to that.
 
-What it adds: the connector's jars, pinned and fetched (`jars`), unless the session has a connector already; a look at
-the cluster before Spark does, which would wait for minutes and then say little; and defaults that go with exactly
-once: committed messages only, and a failure instead of silence when messages are gone before they were read.
+What it adds: the connector's jars, pinned and fetched (`jars`), unless the session has a connector already; a question
+to the cluster before Spark asks, since Spark would wait for minutes and then say little; and defaults that go with
+exactly once: committed messages only, and a failure instead of silence when messages are gone before they were read.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ def _starting(starting: object, topics: tuple[str, ...], where: str) -> dict[str
             )
         return {"startingOffsets": json.dumps(dict(starting) if nested else {topics[0]: dict(starting)})}
     if not isinstance(starting, str):
-        raise Misuse(f"{where}: starting={starting!r} is no place.", next="Use earliest, latest, a time or offsets.")
+        raise Misuse(f"{where}: starting={starting!r} is not a start.", next="Use earliest, latest, a time or offsets.")
     return {"startingOffsets": starting}
 
 
 def _look(servers: str, topics: tuple[str, ...], settings: dict[str, Any], said: Mapping[str, str], where: str) -> None:
-    """Before Spark does: is somebody there, and does he have the topics?"""
+    """Ask the cluster before Spark does: does it answer, and does it have the topics?"""
     if any(name.startswith(("kafka.sasl.", "kafka.ssl.", "kafka.security.")) for name in said):
         _log.info("%s: security is set for Spark's consumer alone, so the broker is not asked beforehand", where)
         return
@@ -133,7 +133,7 @@ def _look(servers: str, topics: tuple[str, ...], settings: dict[str, Any], said:
         raise Misuse(
             f"{where}: there is no topic {', '.join(map(repr, missing))}.",
             untouched="Nothing was started.",
-            next="Make it with Kafka's own tools, or mend the name.",
+            next="Make it with Kafka's own tools, or fix the name.",
         )
 
 
@@ -144,7 +144,7 @@ def _add_connector(spark: SparkSession) -> None:
 
 
 def _java_settings(settings: Mapping[str, Any], where: str) -> dict[str, str]:
-    """What librdkafka calls so and so, in the words of Kafka's Java client, which Spark uses."""
+    """librdkafka's settings under the names of Kafka's Java client, which Spark uses."""
     found = {name: str(settings[name]) for name in _SAME if name in settings}
     mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
     if "sasl.username" in settings:

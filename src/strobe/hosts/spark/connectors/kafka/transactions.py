@@ -38,7 +38,7 @@ __all__ = ["FIXED", "Needs", "Publisher"]
 FIXED: Final = ("bootstrap.servers", "enable.idempotence", "error_cb", "on_delivery", "delivery.report.only.error")
 _TIMEOUT: Final = 60_000  # ms that a transaction may take at least
 _LONGEST_TIMEOUT: Final = 900_000  # what brokers allow unless they are told otherwise (transaction.max.timeout.ms)
-_SLOWEST: Final = 1_000_000  # bytes a second that even a poor line manages
+_SLOWEST: Final = 1_000_000  # bytes a second that even a slow connection manages
 _BATCH: Final = 1_000_000  # librdkafka's own default
 _STILL: Final = 10.0  # seconds without any progress after which an attempt is given up
 _INIT: Final = 30.0
@@ -150,7 +150,7 @@ class Publisher:
         self._records[record.timeline] = record
 
     def _wait(self, producer: Producer) -> None:
-        """Room in the queue. BufferError if nothing moves any more."""
+        """Wait for room in the queue. BufferError if there is no more progress."""
         left, since = len(producer), SYSTEM.monotonic()
         while True:
             producer.poll(0.01)
@@ -184,7 +184,7 @@ class Publisher:
         return self._cluster.explain(cause, "the transaction failed, and will be repeated as a whole")
 
     def _abort(self, producer: Producer) -> KafkaError | None:
-        """As well as it can be done: the next attempt sees to it in any case. Returns why it cannot."""
+        """Abort the transaction if possible; the next attempt does it in any case. Returns the error if it failed."""
         from confluent_kafka import KafkaError, KafkaException
 
         self._drop()
@@ -242,7 +242,8 @@ class Publisher:
         self._records, self._producer = records, producer
 
     def _check_start(self) -> None:
-        """At the start of a job it is refused if another home has written since. Later, that home has taken over."""
+        """Refuse if another home has written since: at the start of a job as a misuse, later because that home has
+        taken over."""
         what = f"Kafka at {self._cluster.servers}"
         try:
             check_start(self._log.start, self._kept, Incarnation(self._me.incarnation), what)

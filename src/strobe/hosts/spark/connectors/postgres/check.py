@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["check_table", "grow_table"]
 
 _log = logging.getLogger("strobe.sinks")
-_PATIENCE: Final = "10s"  # with a lock that others hold
+_PATIENCE: Final = "10s"  # how long to wait for a lock that others hold
 _UNTOUCHED = "Nothing was started, and the database is as it was."
 
 
 def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context: SinkContext) -> Table:
-    """The table as it is. One that may evolve need not have all columns yet."""
+    """The table as it is, checked. A table that may evolve need not have all columns yet."""
     where = f"Stage {context.stage!r} writes to {sink.describe()}"
     names = context.schema.names
     missing = [key for key in sink.key if key not in names]
@@ -73,7 +73,7 @@ def check_table(connection: psycopg.Connection[Any], sink: PostgresSink, context
 
 
 def _new(table: Table, sink: PostgresSink, context: SinkContext) -> list[StructField]:
-    """What the table may get."""
+    """The columns that the table may get."""
     missing = [field for field in context.schema.fields if table.column(field.name) is None]
     return missing if sink.evolves and not any(field.name in sink.key for field in missing) else []
 
@@ -81,8 +81,8 @@ def _new(table: Table, sink: PostgresSink, context: SinkContext) -> list[StructF
 def grow_table(
     connection: psycopg.Connection[Any], table: Table, sink: PostgresSink, context: SinkContext, marks: Marks
 ) -> Table:
-    """The table, which has been checked, with a column for each of the stage's; those that are new are null in the rows
-    that are there. No older driver of the sink writes any more."""
+    """Add a column to the checked table for each of the stage's that it lacks; they are null in the rows that are
+    there. Called when no older driver of the sink can write."""
     new = _new(table, sink, context)
     if not new:
         return table

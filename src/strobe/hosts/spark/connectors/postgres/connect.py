@@ -4,8 +4,8 @@ A DSN holds a password. It is handed to psycopg and to nobody else: what people 
 the server or of libpq passes through `said`, which takes the password out should it be in there.
 
 Errors fall into few kinds. *Unreachable*: no answer, or one that may differ in a moment (no connection, a shutdown, a
-lock that is held too long): worth another attempt. *In the row*: a type or a constraint; the row is named. All else is
-for a person to mend.
+lock that is held too long): worth another attempt. *In the row*: a type or a constraint; the row is named. Everything
+else has to be fixed by a person.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Dsn:
         return text
 
     def connect(self, application: str = "strobe", *, autocommit: bool = True) -> psycopg.Connection[Any]:
-        """Raises psycopg's errors, for code that runs far from people."""
+        """Raises psycopg's errors, for code on executors, which has no user to talk to."""
         given = {"connect_timeout": CONNECT, "application_name": application, "keepalives_idle": 30}
         if "connect_timeout" in self._found:
             del given["connect_timeout"]
@@ -105,10 +105,10 @@ class Dsn:
             return Misuse(
                 f"{what}: Postgres at {self.address} refuses user {self.user!r}: wrong credentials.",
                 untouched="Nothing was written.",
-                next="Mend user or password in the connection string, or in PGUSER, PGPASSWORD or ~/.pgpass.",
+                next="Fix user or password in the connection string, or in PGUSER, PGPASSWORD or ~/.pgpass.",
             )
         if state.startswith("3D") or (f'"{self.address.rpartition("/")[2]}" does not exist' in said):
-            return Misuse(f"{what}: {said}", untouched="Nothing was written.", next="Mend the connection string.")
+            return Misuse(f"{what}: {said}", untouched="Nothing was written.", next="Fix the connection string.")
         if is_passing(error):
             return Unreachable(
                 f"{what}: Postgres at {self.address} does not answer: {said}",
@@ -125,7 +125,7 @@ class Dsn:
 
 
 def is_passing(error: psycopg.Error) -> bool:
-    """Whether another attempt may go better without anybody's doing."""
+    """Whether another attempt may succeed without anybody doing anything."""
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return error.sqlstate.startswith(_PASSING)
@@ -189,7 +189,7 @@ def split_name(name: str) -> tuple[str | None, str]:
     """`schema.table` or `table`; names are taken as they are, without folding."""
     schema, dot, table = name.rpartition(".")
     if not table or (dot and not schema):
-        raise Misuse(f"{name!r} is no name of a table.", next="It is TABLE or SCHEMA.TABLE.")
+        raise Misuse(f"{name!r} is not the name of a table.", next="It is TABLE or SCHEMA.TABLE.")
     return schema or None, table
 
 
@@ -217,7 +217,7 @@ group by i.indexrelid
 
 
 def table_of(connection: psycopg.Connection[Any], name: str) -> Table | None:
-    """What is there under this name; None if nothing is."""
+    """The table or view of this name; None if there is none."""
     schema, table = split_name(name)
     found = connection.execute(_FIND, {"schema": schema, "table": table}).fetchone()
     if found is None:

@@ -56,7 +56,7 @@ class Load:
     timeline: int
     through: int  # the last batch of the load
     gid: str | None = None  # prepare it under this name; without one, commit it
-    sorted_out: bool = False  # rows that cannot be written are told, and the rest is written
+    sorted_out: bool = False  # rows that cannot be written are reported, and the rest is written
     told: str = ""  # digest of the rejected rows that are in the dead letters already
     lock_timeout: int = 10_000  # milliseconds
 
@@ -69,8 +69,8 @@ class Verdict(Enum):
     WRITTEN = "written"  # committed, or prepared
     THERE = "there already"
     FENCED = "fenced"
-    REJECTED = "rejected"  # nothing is written: some rows cannot be, and the driver must know first
-    PASSING = "passing"  # nothing is written: another attempt may go better
+    REJECTED = "rejected"  # nothing is written: some rows are rejected, and the driver must know of them first
+    PASSING = "passing"  # nothing is written: another attempt may succeed
     FAILED = "failed"  # nothing is written
 
 
@@ -97,7 +97,7 @@ class _End(Exception):
 
 
 def load(order: Load, batches: Iterator[pa.RecordBatch]) -> Outcome:
-    """Never raises what Postgres says: the driver reads it in the outcome."""
+    """Load the rows. Never raises an error of Postgres: the driver reads it in the outcome."""
     try:
         with order.dsn.connect(order.application, autocommit=False) as connection:
             try:
@@ -105,12 +105,12 @@ def load(order: Load, batches: Iterator[pa.RecordBatch]) -> Outcome:
             except _End as end:
                 connection.rollback()
                 return end.outcome
-            # The last word is said here, where an error of it is still an error of this load.
+            # Committed here, so that an error of the commit still is an error of this load.
             if order.gid is None:
                 connection.commit()
             else:
                 connection.execute(f"PREPARE TRANSACTION {_literal(order.gid)}")
-                connection.rollback()  # it is out of this session's hands; this ends nothing
+                connection.rollback()  # it no longer belongs to this session: this ends nothing
             return outcome
     except psycopg.Error as error:
         return _failure(order, error)
@@ -212,7 +212,7 @@ class _Loading:
         return batch.select([column.name for column in columns])
 
     def _try(self, attempt: Any) -> str | None:
-        """In a transaction within the transaction: what is wrong with the rows, or None."""
+        """Try the rows in a savepoint of the transaction; returns what is wrong with them, or None."""
         try:
             with self.connection.transaction():
                 attempt()
@@ -286,7 +286,7 @@ class _Loading:
         )
 
     def _refuse_twins(self, own: str) -> None:
-        """Rows of one batch with the same key: which one wins would be chance, unless they are the same."""
+        """Refuse rows of one batch that have the same key and differ: which one wins would be chance."""
         order = self.order
         key = ", ".join(map(quoted, order.key))
         twins = f"SELECT {key}, {BATCH} FROM {own} GROUP BY {key}, {BATCH} HAVING count(*) > 1"

@@ -8,9 +8,9 @@ A prepared transaction is called `strobe/OWNER/JOB/STAGE/SINK/TIMELINE/SNAPSHOT/
 found by its name after any crash, of the driver or of Postgres, by this job and by nobody else: two homes may have jobs
 of the same name.
 
-*Fencing.* COMMIT PREPARED knows no condition, and cannot be part of a transaction that looks at the sink's row. So
-whoever commits, and whoever takes over, holds an advisory lock of the sink meanwhile: a driver that was given up
-commits before the new one's number stands there, or finds it and does not.
+*Fencing.* COMMIT PREPARED takes no condition, and cannot be part of a transaction that looks at the sink's row. So
+whoever commits, and whoever takes over, holds an advisory lock of the sink meanwhile: a driver that was given up either
+commits before the new one's number is there, or finds it and does not commit.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Marks:
     # ── start ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def set_up(self, connection: psycopg.Connection[Any]) -> None:
-        """The two tables, this sink's row, and no other driver of it from now on."""
+        """Make the two tables and this sink's row, and shut out every other driver of it."""
         self._make_tables(connection)
         self._check_owner(connection)
         self.send_away(connection, older=True)
@@ -144,8 +144,8 @@ class Marks:
 
     @contextlib.contextmanager
     def _alone(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """No other driver of this sink commits or takes over. Who sleeps with the lock is sent away by the newer one;
-        Unreachable if that does not help."""
+        """Hold the sink's lock: meanwhile no other driver of this sink commits or takes over. The connection of an
+        older driver that holds the lock is ended; Unreachable if that does not help."""
         lock = (f"strobe {self.schema} {self.owner} {self.sink}",)
         deadline = SYSTEM.monotonic() + _PATIENCE
         while connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", lock).fetchone() != (True,):
@@ -169,7 +169,7 @@ class Marks:
         if there == (2,):
             return
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('strobe tables'))")  # or two would make them
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('strobe tables'))")  # for two drivers at once
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {quoted(self.schema, SINKS)} (sink text PRIMARY KEY, owner text NOT NULL, "
                 "table_name text NOT NULL, incarnation bigint NOT NULL, at timestamptz NOT NULL)".encode()
@@ -227,7 +227,7 @@ class Marks:
         return None if found is None else int(found[0])
 
     def begin(self, connection: psycopg.Connection[Any], timeline: int, after: int) -> int:
-        """The same, noted before the first part of a timeline: what comes after `after` is not visible."""
+        """The last visible batch, noted as `after` before the first part of a timeline."""
         found = self.visible(connection, timeline)
         if found is not None:
             return found  # the row may be locked, by a transaction that is prepared
@@ -254,8 +254,8 @@ class Marks:
         return gid
 
     def prepared(self, connection: psycopg.Connection[Any]) -> Iterator[PreparedPart]:
-        """This sink's, of all timelines. One of another role, or of a name that this sink does not give, only looks as
-        if it were: it could neither be committed nor rolled back."""
+        """This sink's prepared transactions, of all timelines. Those of another role, or with a name that this sink
+        would not give, are left out: they could be neither committed nor rolled back."""
         found = connection.execute(
             "SELECT gid FROM pg_prepared_xacts WHERE starts_with(gid, %s) AND database = current_database() "
             "AND owner = current_user",

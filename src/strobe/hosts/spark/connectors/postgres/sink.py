@@ -1,7 +1,7 @@
 """A Postgres table as a sink: append, or upsert by key; visible after each batch, or with each complete snapshot.
 
 *On batch.* One executor loads the batch in one transaction, together with the mark of how far the table has come
-(`postgres_load`). A batch that comes again finds the mark.
+(`load`). A batch that comes again finds the mark.
 
 *On snapshot.* `write` stages the batch as Parquet files in the job's home, so a stage goes on while Postgres is away.
 `prepare` loads everything since the last visible batch in one transaction and ends it with PREPARE TRANSACTION: the
@@ -147,7 +147,7 @@ class PostgresSink(TransactionalSink):
         self._last, self.failures, self.trouble = batch_id, 0, ""
 
     def _patiently(self, rows: DataFrame, order: Load) -> Outcome:
-        """The outcome, however long Postgres is away: the stage waits, and nothing is lost."""
+        """The outcome, however long Postgres does not answer: the stage waits, and nothing is lost."""
         failures = 0
         while True:
             try:
@@ -263,7 +263,7 @@ class PostgresSink(TransactionalSink):
         self._staged(part).forget(part)
 
     def withdraw(self, part: Part, prepared: Json) -> None:
-        """A prepared transaction holds its locks until it is ended, whoever waits for them."""
+        """Roll it back: a prepared transaction holds its locks until it is ended."""
         self._roll_back(part)
         self._letters.drop(part)
 

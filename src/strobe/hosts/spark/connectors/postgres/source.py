@@ -222,7 +222,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(error)
 
     def _lost(self, error: psycopg.Error) -> None:
-        """Postgres is away: nothing new, for now. What does not pass soon ends the query: then the stage's status says
+        """Postgres does not answer: nothing new, for now. If that lasts, the query ends: then the stage's status says
         so, and it starts again, with pauses, for as long as it takes."""
         self._close()
         if not is_passing(error) or SYSTEM.monotonic() - self._seen > _PATIENCE:
@@ -231,10 +231,10 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pause = backoff(self._failures, 2 * _POLL, _LONGEST_PAUSE)
         self._looked = SYSTEM.monotonic()
         said = f"strobe: reading {self._table}: {self._dsn.said(error)}; tried again in {self._pause:.1f} s"
-        print(said, file=sys.stderr, flush=True)  # this process has no other way: it is in Spark's log
+        print(said, file=sys.stderr, flush=True)  # this process has no logger: the line appears in Spark's log
 
     def _settled(self) -> str | None:
-        """The largest value that is there now, when all that is below it is, too."""
+        """The largest value that is there now, once everything below it is there, too."""
         try:
             edge = self._open()
             edge.forget()
@@ -331,7 +331,7 @@ class Edge:
             self._candidate = self._largest()
             self._writers = self._open_writers() if self._candidate is not None else frozenset()
         elif self._writers:
-            # One that was prepared may be found under another name, without a backend: better wait for all of these.
+            # A prepared transaction may be listed under another name, without a backend: better wait for all of these.
             now = self._open_writers()
             self._writers = frozenset(one for one in now if one in self._writers or one.startswith("-1/"))
         if self._candidate is not None and not self._writers:

@@ -4,7 +4,7 @@ Rows go as CSV, which Arrow writes for whole record batches at once; Postgres pa
 What Arrow does not write (bytes, arrays, structs, maps) is turned into text here first. A null is an empty field, an
 empty text is a quoted one.
 
-A column fits if every value of Spark's type can be in it unchanged. What would be rounded or moved in silence (a
+A column fits if every value of Spark's type can be in it unchanged. What would silently be rounded or moved (a
 decimal with more digits, an instant into a column without a time zone) is refused when the job starts. A string fits
 any column: whether its text does is found out row by row.
 """
