@@ -272,7 +272,7 @@ def _unknown(item: bytes) -> PeerFault:
 
 
 def _no_message(item: bytes) -> PeerFault:
-    return PeerFault(f"{len(item)} bytes that are no message came: they begin with {item[:8].hex()}.")
+    return PeerFault(f"{len(item)} bytes that are not a message came: they begin with {item[:8].hex()}.")
 
 
 # ── states and other plain values ───────────────────────────────────────────────────────────────────────────────────

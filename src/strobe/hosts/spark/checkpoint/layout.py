@@ -4,14 +4,9 @@ Spark trusts a checkpoint directory. It copies the files that the metadata of a 
 there, and reads schemas of a transformWithState from wherever their paths lead. So what comes from a snapshot is
 checked before Spark opens it, whether to go on from it or to export it:
 
-<<<<<<< HEAD
 - a RocksDB snapshot (`N.zip`) names its files by single plain names, and holds no directories, nor entries that it
   does not list;
-- paths of schemas lead into the checkpoint itself, and are made to where that is now;
-=======
-- a RocksDB snapshot (`N.zip`) names its files by single plain names, and holds no directories;
 - paths of schemas lead into the checkpoint itself, and are changed to where it is now;
->>>>>>> words
 - the class that keeps the state is one of Spark's own.
 """
 
