@@ -130,3 +130,17 @@ def test_a_record_with_any_generation_is_looked_at_in_no_time(root: Path, tmp_pa
     with alarm(), pytest.raises(SystemExit) as stopped:
         main(["status", "ledger", "--home", str(home)])
     assert stopped.value.code == 0
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(root: Path, tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    shutil.copytree(root / "template" / "home", home)
+    furnish(home)
+    other.write_text("somebody else's")
+    lock = home / "jobs/ledger/lock"
+    lock.unlink()
+    lock.symlink_to(other)
+    with pytest.raises(SystemExit) as stopped:
+        main(["release", "ledger", "5", "--home", str(home)])
+    assert stopped.value.code in (1, 2)
+    assert other.read_text() == "somebody else's"
