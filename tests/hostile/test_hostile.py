@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from strobe.cli.main import main
 from strobe.hosts.spark.snapshot.export import export_snapshot
 from strobe.store.locate import locate
-from tests.hostile.cases import FakeSpark, Violation, run_case
+from tests.hostile.cases import FakeSpark, Violation, alarm, run_case
 from tests.hostile.frames import run_frame_case
-from tests.hostile.homes import run_home_case
+from tests.hostile.homes import furnish, run_home_case
 from tests.hostile.world import build, picture
 
 CASES = 500
@@ -119,3 +119,28 @@ def test_one_hostile_manifest_does_not_stop_the_job_that_owns_the_directory(root
         with pytest.raises(SystemExit) as stopped:
             main([*command, "--home", str(home)])
         assert stopped.value.code == 0
+
+
+def test_a_record_with_any_generation_is_looked_at_in_no_time(root: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(root / "template" / "home", home)
+    furnish(home)
+    record = home / "jobs/ledger/incarnation.json"
+    record.write_text(record.read_text().replace('"generation": 0', f'"generation": {2**64}'))
+    with alarm(), pytest.raises(SystemExit) as stopped:
+        main(["status", "ledger", "--home", str(home)])
+    assert stopped.value.code == 0
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(root: Path, tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    shutil.copytree(root / "template" / "home", home)
+    furnish(home)
+    other.write_text("somebody else's")
+    lock = home / "jobs/ledger/lock"
+    lock.unlink()
+    lock.symlink_to(other)
+    with pytest.raises(SystemExit) as stopped:
+        main(["release", "ledger", "5", "--home", str(home)])
+    assert stopped.value.code in (1, 2)
+    assert other.read_text() == "somebody else's"

@@ -53,12 +53,23 @@ def bad_files_on_disk(home: Path, job: str) -> dict[NodeId, bad_files.BadFiles]:
     holder.peek()
     found = {}
     for uid in holder.record.stages:
-        places = [stage_checkpoint(holder, uid, g) for g in range(holder.record.generation + 1)]
-        place = next((p for p in reversed(places) if p.is_dir()), None)
+        place = _newest_checkpoint(holder, uid)
         logged = None if place is None else spark_checkpoint.last_logged(place)
         if place is not None and logged is not None and (bad := bad_files.read(place, logged)).count:
             found[uid] = bad
     return found
+
+
+def _newest_checkpoint(home: JobHome, uid: NodeId) -> Path | None:
+    """Of the generations up to the job's own, the newest that is there. They are looked for on the disk, since the
+    number may be anything in a record that was damaged."""
+    line = stage_checkpoint(home, uid, 0).parent
+    names = [path.name for path in line.parent.iterdir()] if line.parent.is_dir() else []
+    numbers = [int(n) for name in names if (n := name.removeprefix(f"{line.name}.")).isdecimal() and len(n) < 20]
+    for number in sorted({0, *(n for n in numbers if n <= home.record.generation)}, reverse=True):
+        if (place := stage_checkpoint(home, uid, number)).is_dir():
+            return place
+    return None
 
 
 def channel_positions(checkpoint: Path, batch: int, inputs: Iterable[NodeId]) -> dict[NodeId, int]:

@@ -177,7 +177,7 @@ class JobHome:
     def _take_lock(self) -> int | None:
         """The lock, or None if a driver holds it that gives no sign of life."""
         path = self.path(self.layout.lock)
-        handle = open_regular(path, os.O_RDWR | os.O_CREAT)
+        handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
