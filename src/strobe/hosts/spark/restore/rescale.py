@@ -9,9 +9,12 @@ a crash before it leaves the job as it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
+from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
@@ -100,12 +103,26 @@ def _cannot(uid: NodeId, before: int | None, after: int, why: str) -> Misuse:
     )
 
 
+@contextmanager
+def _plainly_spelled(checkpoint: Path) -> Iterator[Path]:
+    """A path to it without a space and the like: Spark encodes what it is given, and then finds no batch there."""
+    if quote(str(checkpoint)) == str(checkpoint):
+        yield checkpoint
+        return
+    with TemporaryDirectory(prefix="strobe-") as directory:
+        link = Path(directory, "checkpoint")
+        link.symlink_to(checkpoint.absolute(), target_is_directory=True)
+        yield link
+
+
 def repartition(spark: SparkSession, checkpoint: Path, uid: NodeId, before: int | None, after: int) -> None:
     """Rewrite the state in `checkpoint`, whose last batch is committed. This is a batch of its own, without rows."""
     _log.info("the state of %s is repartitioned to %d", uid, after)
     manager: Any = spark._streamingCheckpointManager
     try:
-        manager.repartition(str(checkpoint), after)
+        with _plainly_spelled(checkpoint) as place:
+            manager.repartition(str(place), after)
+        relocate_state(checkpoint)
     except Exception as error:  # whatever the JVM says, in Java's words
         raise _cannot(uid, before, after, f"Spark says: {_first_words(error)}") from error
 
