@@ -54,3 +54,15 @@ def test_a_driver_and_a_live_system_refuse_it_and_name_it(lock: Path, tmp_path: 
     with pytest.raises(Failed) as refused:
         record.open()
     assert str(lock) in str(refused.value)
+
+
+def test_neither_writes_a_lock_through_a_link(tmp_path: Path) -> None:
+    lock = tmp_path / JobLayout("j").lock
+    lock.parent.mkdir(parents=True)
+    (tmp_path / "precious").write_text("precious")
+    lock.symlink_to(tmp_path / "precious")
+    with pytest.raises(Failed):
+        JobHome(tmp_path, "j").claim(lambda reason: None)
+    with pytest.raises(Failed):
+        RecordFile(tmp_path, "j").open()
+    assert (tmp_path / "precious").read_text() == "precious"

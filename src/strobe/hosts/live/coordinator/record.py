@@ -54,7 +54,7 @@ class RecordFile:
         try:
             if make_private(lock.parent):
                 _log.warning("Everybody could read %s. Now only you can.", lock.parent)
-            self._lock = open_regular(lock, os.O_RDWR | os.O_CREAT)
+            self._lock = open_regular(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
