@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import strobe
 from tests.corpus.jobs import dying_at
 from tests.hosts.spark.checkpoint.test_avro_state import counts_of, pipeline
 from tests.support.spark.jobs import PATIENCE, finish
@@ -25,7 +26,9 @@ SCHEMA = "n BIGINT, total BIGINT"
 def test_state_is_killed_rescaled_and_restored_below_any_path(spark: SparkSession, tmp_path: Path, name: str) -> None:
     root = tmp_path / name
     data = write_transfers(root / "in", files=1, rows=30, accounts=4)
-    made = lambda: pipeline(data, SCHEMA, "unsaferow")  # noqa: E731
+
+    def made() -> strobe.Pipeline:
+        return pipeline(data, SCHEMA, "unsaferow")
 
     def counted() -> int:
         return sum(n for n, _ in counts_of(root).values())
