@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -59,11 +60,19 @@ def postings_written(root: Path) -> int:
     return int(delta_rows(root / "out/postings", "select count(*) from t")[0][0])
 
 
+def balances_written(root: Path) -> list[tuple[Any, ...]]:
+    return delta_rows(root / "out/balances", "select account, balance::BIGINT from t order by 1")
+
+
+def await_balances(root: Path, job: strobe.Job) -> None:
+    """A checkpoint does not wait for what is on its way to them."""
+    eventually(lambda: balances_written(root) == expected_balances(root / "in"), "all is added up", job)
+
+
 def check_ledger(root: Path, rows: int) -> None:
     counted = delta_rows(root / "out/postings", "select count(*), count(distinct id) from t")
     assert counted == [(2 * rows, rows)]
-    balances = delta_rows(root / "out/balances", "select account, balance::BIGINT from t order by 1")
-    assert balances == expected_balances(root / "in")
+    assert balances_written(root) == expected_balances(root / "in")
 
 
 # ── a stage fails ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,6 +115,7 @@ def test_a_stage_that_fails_comes_back_by_itself_and_the_others_go_on(spark: Spa
         broken.clear()
         eventually(lambda: sum(map(len, seen.values())) == 200, "audit has caught up", job)
         eventually(lambda: stage(job, "audit").error == "", "audit is well", job)
+        await_balances(tmp_path, job)
         newest = job.checkpoint()
     finally:
         job.stop()
@@ -223,6 +233,7 @@ def test_a_second_run_of_a_live_job_is_refused_and_the_first_goes_on(spark: Spar
 
         write_transfers(data, files=3, rows=50)
         eventually(lambda: postings_written(tmp_path) == 300, "the first run goes on", job)
+        await_balances(tmp_path, job)
         assert job.store.load(job.checkpoint()).incarnation == 1
     finally:
         job.stop()
