@@ -82,7 +82,7 @@ def test_what_can_be_asked_is_listed(strobe: Strobe, world: World) -> None:
         (("sql", JOB, "select 1", "-f", "x.sql"), 2, "given twice"),
         (("sql", JOB, "-f", "none.sql"), 2, "cannot be read"),
         (("sql", JOB, "select 1", "--with", "before"), 2, "names no snapshot"),
-        (("sql", JOB, "select 1", "--timeout", "0"), 2, "no time"),
+        (("sql", JOB, "select 1", "--timeout", "0"), 2, "must be more than 0"),
         (("sql", JOB, "select 1", "--memory", "much"), 2, "memory"),
         (("sql", JOB, "select 1", "--json", "--format", "csv"), 2, "contradict"),
         (("sql", JOB, ".nothing"), 2, "no command"),
