@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from strobe.hosts.spark.snapshot.metrics import StateStatus
 from strobe.model.errors import Failed
 from tests.web.browser import looking
 from tests.web.homes import (
@@ -103,7 +105,8 @@ def test_a_job_is_found_by_keyboard_alone(home: Path, browser: Browser) -> None:
 
 def test_a_stage_shows_its_state_store_and_its_settings_as_words(home: Path, browser: Browser) -> None:
     status = a_status("ledger")
-    status["stages"][2] |= {"state_store": {"rows": 1000, "bytes": 2048, "rocksdb_gets": 17}, "busy": 0.957}
+    state = StateStatus(1000, 2048, rows_updated=3, rows_removed=0, commit_ms=1.5, rocksdb_gets=17)
+    status["stages"][2] |= {"state_store": asdict(state), "busy": 0.957}
     with (
         running(home, "ledger", lambda b: status) as held,
         Served(home) as served,

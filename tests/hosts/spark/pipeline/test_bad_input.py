@@ -322,13 +322,14 @@ class TestHome:
     def test_that_is_a_file_is_a_failure(self, run: Run, file: Path) -> None:
         done = run("run", str(file), "--home", str(file))
         assert done.code == 1
-        assert f"The home directory {file} cannot be used: Not a directory." in done.err
+        assert f"The home directory {file} cannot be used: {file}/jobs: Not a directory." in done.err
         assert file.read_text() == PIPELINE
 
     def test_that_is_read_only_is_a_failure(self, run: Run, file: Path, read_only: Path) -> None:
         done = run("run", str(file), "--home", str(read_only / "home"))
         assert done.code == 1
-        assert "cannot be used: Read-only file system." in done.err
+        assert "home cannot be used: " in done.err
+        assert ": Read-only file system." in done.err
         assert "next:  Choose another with --home, or make it writable." in done.err
 
     def test_that_has_become_read_only_is_a_failure(self, run: Run, file: Path, read_only: Path) -> None:
