@@ -18,6 +18,8 @@ from strobe.store.layout import JobLayout
 from strobe.web.operations import OPERATIONS
 from strobe.web.statuses import Statuses
 from strobe.web.views import JobRow, JobView, SnapshotPage, SnapshotView
+from tests.hostile.answers import VALID
+from tests.support.waiting import eventually
 from tests.web.homes import (
     LEDGER,
     a_manifest,
@@ -115,7 +117,8 @@ def test_nobody_waits_twice_for_a_silent_job(home: Path) -> None:
 
     def silent(body: dict[str, Any]) -> Any:
         asked.release()
-        return {"woken": end.wait(60)}
+        end.wait(60)
+        return a_status("stuck")
 
     with running(home, "stuck", silent):
         statuses = Statuses(home, limit=0.3)
@@ -123,8 +126,7 @@ def test_nobody_waits_twice_for_a_silent_job(home: Path) -> None:
         assert "does not answer" in statuses.job("stuck").trouble
         assert asked.acquire(timeout=60)
         end.set()
-        while statuses.job("stuck").status is None:
-            pass
+        eventually(lambda: statuses.job("stuck").status is not None, "it answers")
         assert statuses.job("stuck").trouble == ""
 
 
@@ -228,13 +230,13 @@ def test_orders_go_to_the_job_as_they_are_and_its_answers_come_back(home: Path) 
     def taker(name: str) -> Any:
         def take(body: dict[str, Any]) -> Any:
             given.append((name, body))
-            return {"did": name}
+            return VALID["spark", "POST", f"/v1/{name}"]
 
         return take
 
     names = ("checkpoint", "savepoint", "stop", "cancel")
     with running(home, "ledger", lambda b: a_status("ledger"), **{n: taker(n) for n in names}), Served(home) as page:
-        assert page.post("/jobs/ledger/checkpoint") == {"done": {"did": "checkpoint"}}
+        assert page.post("/jobs/ledger/checkpoint") == {"done": VALID["spark", "POST", "/v1/checkpoint"]}
         page.post("/jobs/ledger/savepoint", {"directory": "/backup/x"})
         page.post("/jobs/ledger/stop", {"drain": True})
         page.post("/jobs/ledger/cancel", {"retention": "delete"})
