@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -185,8 +185,8 @@ class _Plain:
         return sum(pq.read_metadata(file).num_rows for file in files)
 
 
-@contextlib.contextmanager
-def _plain(stages: int, data: Path, work: Path) -> Iterator[Chain]:
+def plain_session(more: Mapping[str, str] | None = None) -> Any:
+    """Spark without Strobe, with the file manager that Strobe uses, and `more` settings."""
     from pyspark.sql import SparkSession
 
     from strobe.hosts.spark.jvm.session import FILE_MANAGER
@@ -197,12 +197,19 @@ def _plain(stages: int, data: Path, work: Path) -> Iterator[Chain]:
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        **(more or {}),
     }
     builder = SparkSession.builder.master("local[2]").appName("plain")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@contextlib.contextmanager
+def _plain(stages: int, data: Path, work: Path) -> Iterator[Chain]:
+    spark = plain_session()
     spark.range(1).count()
     places = [data, *(work / f"p{n}" for n in range(stages))]
     for place in places[1:]:

@@ -31,6 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench._chain import plain_session
 from bench._report import figure
 from bench.ledger import DDL, ROCKSDB, balances, postings, write_data
 
@@ -159,24 +160,12 @@ def running(side: str, incoming: Path, work: Path) -> Iterator[tuple[Any, Path, 
 
 @contextlib.contextmanager
 def _plain(incoming: Path, work: Path) -> Iterator[tuple[Any, Path]]:
-    from pyspark.sql import SparkSession
-
-    from strobe.hosts.spark.jvm.session import FILE_MANAGER
-
-    settings = {
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("plain")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = plain_session(
+        {
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        }
+    )
     channel = work / "channel"
     channel.mkdir()
     first = (

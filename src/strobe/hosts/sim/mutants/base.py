@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,13 @@ class Mutant:
     rule: str  # what it breaks, in one sentence
 
 
-class FinishesBeforeTheLast:
+class FinishesBeforeTheLast(ABC):
     """Over any machine that records channels: calls a node's part complete when one channel is still open."""
 
     _told: frozenset[SnapshotId] = frozenset()
 
-    def _channels_open(self, snapshot: SnapshotId) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _channels_open(self, snapshot: SnapshotId) -> int: ...
 
     def key(self) -> object:
         return super().key(), self._told  # type: ignore[misc]
