@@ -75,6 +75,12 @@ def stage(job: strobe.Job, uid: str) -> StageStatus:
     return next(s for s in job.status().stages if s.uid == uid)
 
 
+def all_read(job: strobe.Job, batches: int = 1) -> bool:
+    """Whether every stage has run this many batches, and no rows wait for one. Batches alone do not tell: the first of
+    a stage whose channel is still empty has no rows."""
+    return all(s.batch >= batches - 1 and not s.lag_rows for s in job.status().stages)
+
+
 def check_checkpoints(job: strobe.Job, *, whole: bool = False) -> list[Manifest]:
     """Every checkpoint that is kept is sound: its bytes, its cut, its rows. Of a `whole` job, one that has finished and
     kept all, the last one has nothing in flight. Returns their manifests, oldest first."""

@@ -18,7 +18,7 @@ from strobe.hosts.spark.job.job import Job, start_job
 from strobe.hosts.spark.job.replaying import Question, Replayed, ReplayedBatch, replay
 from strobe.model.errors import Failed, Misuse
 from strobe.model.invariants import Invariant, Outcome, Verdict
-from tests.support.spark.jobs import eventually
+from tests.support.spark.jobs import all_read, eventually
 
 NEVER_NEGATIVE = Invariant("never below zero", "select account, balance from state.balances where balance < 0")
 
@@ -58,10 +58,6 @@ def put(tmp_path: Path, number: int, *transfers: tuple[str, str, int]) -> None:
     fresh.rename(tmp_path / "in" / f"{number:03d}.json")
 
 
-def drained(job: Job, batches: int) -> bool:
-    return all(s.batch >= batches - 1 for s in job.status().stages)
-
-
 def content(*roots: Path) -> dict[str, str]:
     """Every file below them, by what is in it; leases come and go."""
     return {
@@ -80,12 +76,12 @@ def broken(spark: SparkSession, tmp_path: Path) -> Path:
     put(tmp_path, 0, ("rich", "rich", 0), ("vault", "vault", 0))
     job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
     try:
-        eventually(lambda: drained(job, 1), "the first file is read", job)
+        eventually(lambda: all_read(job, 1), "the first file is read", job)
         job.checkpoint()
         files = ([("rich", "rich", 5)], [("a", "a", 1)], [("poor", "rich", 7), ("rich", "rich", 1)], [("b", "b", 2)])
         for number, transfers in enumerate(files, 1):
             put(tmp_path, number, *transfers)
-            eventually(lambda: drained(job, number + 1), "a file is read", job)  # noqa: B023
+            eventually(lambda: all_read(job, number + 1), "a file is read", job)  # noqa: B023
         job.checkpoint()
     finally:
         job.stop()

@@ -18,7 +18,7 @@ from strobe.model.errors import Misuse
 from strobe.store.locate import locate
 from tests.hosts.spark.pipeline.test_operators import Total
 from tests.hosts.spark.snapshot.test_savepoint import World, in_background, under_way, world
-from tests.support.spark.jobs import eventually
+from tests.support.spark.jobs import all_read, eventually, stage
 from tests.support.spark.ledger_data import read_transfers, write_transfers
 
 pytestmark = pytest.mark.spark
@@ -62,13 +62,7 @@ def test_every_kind_of_state_is_exported_with_its_rows(spark: SparkSession, tmp_
 
     job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
     try:
-        eventually(
-            lambda: (
-                all(s.batch >= 0 and not s.lag_rows for s in job.status().stages) and job.status().stages[0].batch == 1
-            ),
-            "everything is read",
-            job,
-        )
+        eventually(lambda: stage(job, "transfers").batch == 1 and all_read(job), "everything is read", job)
         job.checkpoint()
     finally:
         job.stop()

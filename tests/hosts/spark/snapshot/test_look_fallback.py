@@ -13,7 +13,7 @@ import strobe
 from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.snapshot.reading import read_with_spark
 from strobe.model.errors import StrobeError
-from tests.support.spark.jobs import eventually
+from tests.support.spark.jobs import all_read, eventually
 
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
 
@@ -38,7 +38,7 @@ def test_changes_in_another_compression_are_read_by_spark(spark: SparkSession, t
     pipeline.stage(uid="usual", reads="rows", output_mode="update", to=strobe.DeltaSink("usual"))(totals)
     job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
     try:
-        eventually(lambda: all(s.batch >= 0 for s in job.status().stages), "the file is read", job)
+        eventually(lambda: all_read(job), "the file is read", job)
         job.checkpoint()
     finally:
         job.stop()
