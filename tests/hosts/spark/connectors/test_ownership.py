@@ -189,3 +189,23 @@ def test_a_path_object_is_a_path(tmp_path: Path) -> None:
 def test_what_is_no_directory_is_refused_where_it_is_said(make: Callable[..., Sink], path: Any) -> None:
     with pytest.raises(Misuse, match="is not the path of a directory"):
         make(path)
+
+
+@pytest.mark.parametrize("make", [DeltaSink, FileSink])
+@pytest.mark.parametrize("inner", ["out/t/x", "out/t/deep/er", "link/t/x", "{base}/out/t/.strobe"])
+def test_no_sink_writes_into_the_directory_of_another(tmp_path: Path, make: Callable[..., Sink], inner: str) -> None:
+    (tmp_path / "out").mkdir()
+    os.symlink(tmp_path / "out", tmp_path / "link")
+    sinks = [make(inner.format(base=tmp_path)), DeltaSink("out/t")]
+    for pair in (sinks, sinks[::-1]):
+        with pytest.raises(Misuse, match=r"write into each other's directories: .*, and around it Delta"):
+            two(*pair).check(tmp_path)
+    two(make("out/t"), DeltaSink("out/t2/x")).check(tmp_path)
+
+
+@pytest.mark.parametrize("make", [DeltaSink, FileSink])
+@pytest.mark.parametrize("path", ["~", "~/t", "~me/t", Path("~/t")])
+def test_a_home_is_not_guessed(make: Callable[..., Sink], path: Any) -> None:
+    with pytest.raises(Misuse, match="only a shell takes ~ for somebody's home"):
+        make(path)
+    make("~t")  # the name of a file as good as any

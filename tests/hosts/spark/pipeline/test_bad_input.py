@@ -248,6 +248,7 @@ TWO = PIPELINE + textwrap.dedent("""
     ("target", "text", "says"),
     [
         ("gone.py", None, "There is no file 'gone.py'."),
+        (".", None, "'.' is a directory."),
         ("empty.py", "", "empty.py declares no strobe.Pipeline at its top level."),
         ("two.py", TWO, "two.py declares 2 pipelines: p, q."),
         ("two.py:r", TWO, "two.py declares no pipeline 'r' at its top level."),

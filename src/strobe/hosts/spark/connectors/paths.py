@@ -20,6 +20,11 @@ def local_path(path: object, where: str) -> str:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path) or isinstance(os.fspath(path), bytes):
         raise Misuse(f"{where}: {path!r} is not the path of a directory.")
     text = str(os.fspath(path))
+    if text == "~" or re.match(r"~\w*/", text):
+        raise Misuse(
+            f"{where}: only a shell takes ~ for somebody's home, so this would be a directory of that name.",
+            next="Give the whole path, as os.path.expanduser(…) returns it.",
+        )
     if not _SCHEME.match(text):
         return text
     url = urlsplit(text)

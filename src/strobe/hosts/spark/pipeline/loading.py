@@ -55,7 +55,8 @@ def load_pipeline(
         name, _, wanted = target.rpartition(":")
     path = Path(name)
     if not path.is_file():
-        raise Misuse(f"There is no file {name!r}.", next="Name a Python file that declares a strobe.Pipeline.")
+        what = f"{name!r} is a directory." if path.is_dir() else f"There is no file {name!r}."
+        raise Misuse(what, next="Name a Python file that declares a strobe.Pipeline.")
     places = use_py_files(py_files)
     found = _chosen(_load(path, wanted, master, home), wanted)
     distinct = {id(p): p for p in found.values()}

@@ -10,10 +10,11 @@ query by their position in the plan, and reordering a file must not reorder a ch
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -367,6 +368,21 @@ class Pipeline:
                     if place in taken:
                         raise self._one_place(*taken[place], stage.uid, sink)
                     taken[place] = stage.uid, sink
+        self._check_nested({place: who for place, who in taken.items() if isinstance(place, str)})
+
+    def _check_nested(self, taken: Mapping[str, tuple[NodeId, Sink]]) -> None:
+        """Whoever reads or restores a directory would take what another sink has below it for its own."""
+        for place, (inner, here) in taken.items():
+            for above in map(str, PurePath(place).parents):
+                if os.path.isabs(place) and above in taken:
+                    outer, there = taken[above]
+                    who = f"Stages {outer!r} and {inner!r}" if outer != inner else f"Two sinks of stage {outer!r}"
+                    raise Misuse(
+                        f"{who} of pipeline {self.name!r} write into each other's directories: "
+                        f"{here.describe()}, and around it {there.describe()}.",
+                        untouched="Nothing was started.",
+                        next="Give each a directory beside the other's.",
+                    )
 
     def _one_place(self, first: NodeId, there: Sink, second: NodeId, here: Sink) -> Misuse:
         who = f"Stages {first!r} and {second!r}" if first != second else f"Two sinks of stage {first!r}"
