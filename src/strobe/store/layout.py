@@ -261,7 +261,12 @@ class JobLayout(_Blobs):
 
     def staging(self, sink: str, timeline: Timeline) -> str:
         """Where the sink of this name (stage/sink) keeps what is not visible yet. Each timeline has its own."""
-        return f"{self._sink(sink)}/t{timeline}"
+        return f"{self._sink(sink)}/{self.staging_name(timeline)}"
+
+    @staticmethod
+    def staging_name(timeline: int) -> str:
+        """The name of that directory, beside those of the sink's other timelines."""
+        return f"t{timeline}"
 
     def ledger(self, sink: str) -> str:
         """What the sink of this name has prepared, made visible and thrown away."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, Misuse, StrobeError
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline, check_uid
+from strobe.store.layout import JobLayout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,6 +71,11 @@ class SinkContext:
     copies_from: tuple[Path, ...] | None = None  # at a restore: places that it may copy from; None: any
     settling: bool = False  # opened at a restore to settle what earlier runs left: `schema` is not that of these rows
     identity: Path | None = None  # the file with the identity of this job, not shared by jobs of its name elsewhere
+
+    def of_timeline(self, timeline: int) -> SinkContext:
+        """The same sink in another timeline: what it has staged there."""
+        staging = self.staging.with_name(JobLayout.staging_name(timeline))
+        return replace(self, timeline=Timeline(timeline), staging=staging)
 
     @property
     def identity_file(self) -> Path:

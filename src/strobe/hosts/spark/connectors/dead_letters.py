@@ -168,7 +168,7 @@ class Letters:
             self._held(part.timeline, batch).unlink(missing_ok=True)
 
     def _held(self, timeline: int, through: int) -> Path:
-        return self._context.staging.with_name(f"t{timeline}") / f"rejected-{through:08d}.json"
+        return self._context.of_timeline(timeline).staging / f"rejected-{through:08d}.json"
 
     # ── restore ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

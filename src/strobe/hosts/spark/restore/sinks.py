@@ -132,7 +132,7 @@ def _problem(
             next="Restore a snapshot from before it, or one of the line of history that the job is on.",
         )
     for entry in commit:
-        old = _of(entry.part.timeline, context, home)
+        old = _of(entry.part.timeline, context)
         missing = Staging(old, sweep=False).missing(entry.part) if entry.staged else []
         # A commit deletes what was staged, so once a commit has begun only the sink can tell.
         begun = entry.state is PartState.DECIDED
@@ -170,7 +170,7 @@ def settle_parts(sink: TransactionalSink, context: SinkContext, manifest: Manife
     ledger = SinkLedger(home, context.name, utc_now)
     if ledger.is_new:
         return
-    old = _of(ledger.ledger.timeline, context, home)
+    old = _of(ledger.ledger.timeline, context)
     sink.open(old)
     try:
         sink.recover([e.part for e in ledger.entries])
@@ -182,9 +182,8 @@ def settle_parts(sink: TransactionalSink, context: SinkContext, manifest: Manife
         sink.close()
 
 
-def _of(timeline: Timeline, context: SinkContext, home: JobHome) -> SinkContext:
-    staging = home.path(home.layout.staging(context.name, timeline))
-    return replace(context, timeline=timeline, staging=staging, settling=True)
+def _of(timeline: Timeline, context: SinkContext) -> SinkContext:
+    return replace(context.of_timeline(timeline), settling=True)
 
 
 def _resolve(

@@ -291,8 +291,7 @@ class DeltaSink(TransactionalSink):
 
     def abort(self, part: Part, prepared: Json) -> None:
         self._letters.drop(part)
-        staged = self._context.staging.with_name(f"t{part.timeline}")
-        Staging(replace(self._context, staging=staged), sweep=False).forget(part)
+        Staging(self._context.of_timeline(part.timeline), sweep=False).forget(part)
 
     def by_hand(self, part: Part) -> str:
         return (

@@ -15,7 +15,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -287,8 +286,7 @@ class KafkaSink(TransactionalSink):
     def _staging_of(self, part: Part) -> Staging:
         if part.timeline == self._context.timeline:
             return self._staging
-        theirs = self._context.staging.with_name(f"t{part.timeline}")
-        return Staging(replace(self._context, timeline=part.timeline, staging=theirs), sweep=False)
+        return Staging(self._context.of_timeline(part.timeline), sweep=False)
 
     def _forget(self, part: Part) -> None:
         self._letters.drop(part)

@@ -296,8 +296,7 @@ class PostgresSink(TransactionalSink):
     def _staged(self, part: Part) -> Staging:
         if part.timeline == self._context.timeline:
             return self._staging
-        staging = self._context.staging.with_name(f"t{part.timeline}")
-        return Staging(replace(self._context, staging=staging), sweep=False)
+        return Staging(self._context.of_timeline(part.timeline), sweep=False)
 
     def _spark(self) -> SparkSession:
         from pyspark.sql import SparkSession
