@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,19 @@ def test_a_violated_one_holds_back_its_part_and_all_later_ones_until_it_is_relea
     assert world.commits.settle(60)
     assert world.judge() == []
     assert [(r.snapshot, r.by, r.parts) for r in read_releases(world.place, "job")] == [(bad, "ada@here", 1)]
+
+
+def test_who_waits_does_not_wait_for_snapshots_that_come_later(world: JudgedWorld) -> None:
+    first = world.snapshot_of()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(world.commits.settle, 60)
+        for _ in range(3):  # faster than they are judged
+            world.snapshot_of()
+        assert not waiting.done()
+        world.say(first, HOLDS)
+        assert waiting.result(60)
+    assert world.table.visible == [0]
+    assert not world.commits.settle(0), "of the later ones nothing is known"
 
 
 def test_what_is_not_held_cannot_be_released(world: JudgedWorld) -> None:

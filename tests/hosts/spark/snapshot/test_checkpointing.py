@@ -45,6 +45,7 @@ class Door:
         ids = [row.id for row in batch.collect()]
         while not self.open.is_set() and not self.passes.acquire(timeout=0.02):
             self.knocked.set()
+        self.knocked.clear()
         self.through += ids
 
     def shut(self) -> None:
@@ -300,10 +301,10 @@ def test_rows_go_once_every_consumer_and_every_kept_checkpoint_is_past_them(
     for files in (2, 3, 4):
         feed(job, files)
         eventually(lambda: stage(job, "transfers").batch == files - 1, "the source goes on", job)  # noqa: B023
-    assert door.knocked.wait(60)
 
     def checkpoint_between_two_batches() -> list[int]:
         """The stage behind the door is let through one batch, is recorded, and stands before the next."""
+        assert door.knocked.wait(60)
         taken: list[int] = []
         asking = threading.Thread(target=lambda: taken.append(job.checkpoint()))
         asking.start()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from strobe.hosts.shared.clock import SYSTEM, Clock
 from strobe.hosts.spark import crash_points
@@ -140,17 +140,19 @@ class Commits(Decisions):
         return self.in_doubt() if self.unsettled else ()
 
     def settle(self, patience: float) -> bool:
-        """Wait until everything that is decided, and not held back, is visible. False if something is not visible: that
-        takes longer than `patience` seconds, or it is held back."""
+        """Wait until everything that is decided by now, and not held back, is visible. False if something is not
+        visible: that takes longer than `patience` seconds, or it is held back. Snapshots that come later are not waited
+        for: where they come faster than they are judged, that would have no end."""
         deadline = self._clock.monotonic() + patience
         with self._changed:
-            while self._unsettled:
-                if self._machine is not None and self._unsettled == self._kept_back():
+            wanted = set(self._unsettled)
+            while left := wanted & self._unsettled:
+                if self._machine is not None and left == self._kept_back(wanted):
                     return False
-                left = deadline - self._clock.monotonic()
-                if left <= 0:
+                seconds = deadline - self._clock.monotonic()
+                if seconds <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(seconds)
         return True
 
     @property
@@ -214,10 +216,11 @@ class Commits(Decisions):
         waiting = (PartState.PREPARED, PartState.HELD)
         return sum(e.state in waiting and e.part.snapshot <= snapshot for e in self.in_doubt())
 
-    def _kept_back(self) -> set[SnapshotId] | None:
-        """What waits for a person. None while something may still happen by itself."""
+    def _kept_back(self, among: Collection[SnapshotId]) -> set[SnapshotId] | None:
+        """Which of these wait for a person. None while something may still happen by itself."""
         waiting = () if self._machine is None else self._machine.waiting
-        return None if any(finding is None for _, finding in waiting) else {snapshot for snapshot, _ in waiting}
+        found = {snapshot: finding for snapshot, finding in waiting if snapshot in among}
+        return None if any(finding is None for finding in found.values()) else set(found)
 
     # ── what the snapshots' coordinator says ────────────────────────────────────────────────────────────────────────
 

@@ -88,6 +88,11 @@ def explain_doubt(job: str, commits: Commits) -> str:
     if held is not None and held.snapshot is not None:
         return explain_held(job, held)
     entries = commits.in_doubt()
+    if not entries:
+        return (
+            f"{len(commits.unsettled)} checkpoint(s) wait for what the invariants say of them. Nothing is lost: the "
+            "next `strobe run` goes on from there; give the checkpoints a longer interval than the invariants need."
+        )
     sinks = ", ".join(dict.fromkeys(e.handle.rpartition("/")[0].rpartition("/")[0].partition("/")[2] for e in entries))
     return (
         f"{len(entries)} part(s) of {sinks} are prepared and not yet known to be visible. Nothing is lost: the next "

@@ -102,6 +102,7 @@ class InvariantChecks:
         self._violated, self._judged = violated, judged
         self._pending: _Wanted | None = None
         self._asked: _Wanted | None = None
+        self._answered = 0  # the newest snapshot that was asked for, and for which no rows wait
         self._closed = False
         self._change = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
@@ -170,13 +171,23 @@ class InvariantChecks:
             )
 
     def settle(self) -> str | None:
-        """Wait for the verdicts on what is complete, for a while. What is violated that is to end the job, if any."""
+        """Wait for the verdicts on what is complete by now, for a while. What is violated that is to end the job, if
+        any. Snapshots that come later are not waited for: they may come faster than they are judged."""
         with self._change:
-            self._change.wait_for(lambda: not (self._pending or self._deciding or self._asked), _PATIENCE)
+            deciding = set(self._open(decides=True))
+            newest = max(self._open(decides=False), default=0)  # or one after it, if it is skipped
+            self._change.wait_for(
+                lambda: self._answered >= newest and deciding.isdisjoint(self._open(decides=True)), _PATIENCE
+            )
             for one in self._of.values():
                 if one.violations and one.invariant.on_violation is OnViolation.FAIL and one.last is not None:
                     return one.last.sentence
         return None
+
+    def _open(self, *, decides: bool) -> list[int]:
+        """The snapshots that are not judged yet."""
+        wanted = (*self._deciding, self._pending, self._asked)
+        return [each.ask.snapshot for each in wanted if each is not None and each.decides is decides]
 
     def stop(self, *, wait: bool) -> None:
         """Wait for the verdicts on what is complete, if `wait`, then end."""
@@ -225,6 +236,8 @@ class InvariantChecks:
                     wanted.lease.release()
                 with self._change:
                     self._asked = None
+                    if not wanted.decides:
+                        self._answered = wanted.ask.snapshot
                     self._change.notify_all()
 
     def _ask(self, ask: Ask) -> list[Verdict]:
