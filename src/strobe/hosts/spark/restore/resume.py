@@ -38,6 +38,12 @@ from strobe.hosts.spark.restore.coming_again import begins_somewhere, source_pla
 from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.former import Former
+from strobe.hosts.spark.restore.left_behind import (
+    channels_left,
+    dropped_with,
+    refusal_to_leave,
+    waiting_at_a_resume,
+)
 from strobe.hosts.spark.restore.parting import Parting, as_parted, part_stages, plan_parting
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
 from strobe.hosts.spark.restore.replacing import replacements
@@ -265,7 +271,14 @@ def _check_file(
     known = as_parted(home, partings, descriptions)
     for uid in pipeline.stages:
         before = known.get(uid)
-        if before is None or spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
+        if before is None:
+            continue
+        waiting = waiting_at_a_resume(home, uid, channels_left(before, descriptions[uid]))
+        if waiting and not options.allow_non_restored_state:
+            raise refusal_to_leave(uid, waiting, home.job)
+        if waiting:
+            warn(uid, f"{dropped_with(waiting)}, and are dropped")
+        if spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is None:
             continue
         differences = compare_stages(former.without_casts(before), former.without_casts(then[uid]))
         problem = changed_state(uid, differences, allowed=uid in options.allow_changed_state)
