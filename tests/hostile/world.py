@@ -123,7 +123,7 @@ def state_files() -> dict[str, Data]:
         "state/0/0/2.zip": archive.getvalue(),
         "state/0/0/SSTs/1-ab.sst": b"sst",
         "state/0/_metadata/v2/0": b"v2\n" + json.dumps(metadata).encode(),
-        "state/0/_stateSchema/default/0_1": b"v3\nschema",
+        "state/0/_stateSchema/default/0_1": b"\0\2v3\0\0\0\0",
         **_readable_state(),
     }
 

@@ -78,3 +78,16 @@ def test_nothing_is_retired_while_a_reader_comes_in(home: Path) -> None:
 
 def test_where_nothing_can_be_written_there_is_no_lease(tmp_path: Path) -> None:
     assert take_lease(tmp_path / "there-is-none", "ledger", SnapshotId(1)) is None
+
+
+@pytest.mark.parametrize("linked", ["jobs", "jobs/ledger", "jobs/ledger/leases"])
+def test_no_lease_is_put_where_a_link_in_the_home_leads(
+    linked: str, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (home / JobLayout("ledger").leases).mkdir()
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "x"
+    (home / linked).rename(elsewhere)
+    (home / linked).symlink_to(elsewhere)
+    before = {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))}
+    assert take_lease(home, "ledger", SnapshotId(7)) is None
+    assert {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))} == before

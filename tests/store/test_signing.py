@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from strobe.hosts.spark.restore.plan import RestoreOptions
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import SnapshotId
 from strobe.store.base import ObjectStore
+from strobe.store.codec import root_of
 from strobe.store.fencing import current_layout, take_over
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout, SavepointLayout
@@ -23,7 +25,7 @@ from strobe.store.locate import locate
 from strobe.store.s3 import S3Store
 from strobe.store.signing import SIGNED_BY, public_key, signer
 from strobe.store.snapshots import SnapshotStore
-from tests.store.snapshot_samples import JOB, take
+from tests.store.snapshot_samples import JOB, filesystem_store, take
 from tests.support.keys import key_pair
 
 LAYOUT = JobLayout(JOB)
@@ -134,3 +136,19 @@ def test_what_is_no_key_is_said(tmp_path: Path, read: Callable[[str], object]) -
             read(key)
     with pytest.raises(Misuse, match="sign_with"):
         CheckpointConfig(sign_with="")
+
+
+@pytest.mark.parametrize("policy", ["signed by", "root"])
+def test_a_manifest_that_is_replaced_after_the_check_is_not_used(policy: str, tmp_path: Path, keys: Keys) -> None:
+    private, public = keys("a")
+    store = signed(FilesystemStore(tmp_path / "home"), private)
+    root = root_of(take(store, 5, {"a": b"1"}))
+    take(filesystem_store(tmp_path / "other"), 5, {"a": b"2"})
+    found = locate(f"{JOB}/5", tmp_path / "home", **({"root": root} if policy == "root" else {"signed_by": public}))
+    assert root_of(found.load()) == root
+    assert root_of(locate(f"{JOB}/5", tmp_path / "home").load()) == root
+    shutil.copy(tmp_path / "other" / LAYOUT.manifest(SnapshotId(5)), tmp_path / "home" / LAYOUT.manifest(SnapshotId(5)))
+    with pytest.raises(Damaged, match="was replaced after it was checked"):
+        found.load()
+    with pytest.raises(Damaged, match="was replaced after it was checked"):
+        replace(found, where="there").load()

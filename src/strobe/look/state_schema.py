@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from strobe.look.types import Field, Unsupported, schema_from
 from strobe.model.errors import StrobeError
 from strobe.model.strict_json import parse
 
-__all__ = ["Family", "Operator", "Store", "Variable", "operators_of"]
+__all__ = ["Family", "Operator", "Store", "Variable", "operators_of", "schema_texts"]
 
 _SCHEMA_FILE: Final = re.compile(r"(?:.*/)?(state/\d+/_stateSchema/[^/]+/[^/]+)")
 _METADATA: Final = re.compile(r"state/(\d{1,9})/_metadata/(?:metadata|v2/(\d{1,18}))")
@@ -163,29 +163,53 @@ class _Reader:
         return "".join(self.text() for _ in range(count))
 
 
+@dataclass(frozen=True)
+class _Texts:
+    """A column family as the file has it: its name, and JSON texts. A file of one family has no `spec`."""
+
+    name: str
+    key: str
+    value: str
+    spec: str | None = None
+    of_map: str = ""  # the schema of a map's keys, which the key has as well
+
+
+def schema_texts(data: bytes) -> Iterator[str]:
+    """Every schema that Spark would make of the file, as JSON."""
+    for family in _texts(data):
+        yield from (text for text in (family.key, family.value, family.of_map) if text)
+
+
 def _schema(data: bytes) -> tuple[Family, ...]:
+    return tuple(_family(texts) for texts in _texts(data))
+
+
+def _texts(data: bytes) -> Iterator[_Texts]:
     reader = _Reader(data)
     version = reader.text()
     if version == "v1":
-        return (Family("default", schema_from(reader.text()), schema_from(reader.text())),)
-    if version == "v2":
-        return (Family("default", schema_from(reader.chunks()), schema_from(reader.chunks())),)
-    if version != "v3":
+        yield _Texts("default", reader.text(), reader.text())
+    elif version == "v2":
+        yield _Texts("default", reader.chunks(), reader.chunks())
+    elif version != "v3":
         raise Unsupported(f"a schema of the format {version!r:.40}")
-    count = reader.number(">i")
-    if not 0 <= count <= _MOST_FAMILIES:
-        raise ValueError("its schema is too long")
-    return tuple(_family(reader) for _ in range(count))
+    else:
+        count = reader.number(">i")
+        if not 0 <= count <= _MOST_FAMILIES:
+            raise ValueError("its schema is too long")
+        for _ in range(count):
+            name = reader.text()
+            reader.number(">h")
+            key = reader.chunks()
+            reader.number(">h")
+            yield _Texts(name, key, reader.chunks(), reader.chunks(), reader.chunks())
 
 
-def _family(reader: _Reader) -> Family:
-    name = reader.text()
-    reader.number(">h")
-    key = schema_from(reader.chunks())
-    reader.number(">h")
-    value = schema_from(reader.chunks())
-    spec = parse(reader.chunks().encode())
-    reader.chunks()  # the schema of a map's keys, which the key has as well
+def _family(texts: _Texts) -> Family:
+    name, key, value = texts.name, schema_from(texts.key), schema_from(texts.value)
+    if texts.spec is None:
+        return Family(name, key, value)
+    spec = parse(texts.spec.encode())
     encoding = _ENCODERS.get(str(spec.get("keyStateEncoderType")))
     if encoding is None:
         raise Unsupported(f"keys encoded as {spec.get('keyStateEncoderType')!r:.80}")

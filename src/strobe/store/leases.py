@@ -22,7 +22,7 @@ from typing import Final
 
 from strobe.model.ids import SnapshotId
 from strobe.store.layout import JobLayout
-from strobe.store.tree import open_regular
+from strobe.store.tree import Tree, open_regular
 
 __all__ = ["Lease", "retiring", "take_lease"]
 
@@ -52,13 +52,15 @@ def take_lease(home: Path, job: str, snapshot: SnapshotId) -> Lease | None:
 
     Taken before the snapshot's manifest is read: if it is there afterwards, it stays."""
     layout = JobLayout(job)
-    directory = home / layout.leases
+    directory, tree = home / layout.leases, Tree(home)
     try:
+        tree.check_directory(layout.root)  # the home may be somebody else's: a link in it is not followed
         with _door(home / layout.root, fcntl.LOCK_SH):
             for _ in range(_TRIES):
                 directory.mkdir(mode=0o700, exist_ok=True)
                 path = directory / f"{snapshot}-{os.urandom(8).hex()}"
                 with contextlib.suppress(FileNotFoundError):  # the last reader has just taken the directory away
+                    tree.check_directory(layout.leases)
                     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
                     fcntl.flock(file, fcntl.LOCK_EX)
                     return Lease(path, file)

@@ -8,7 +8,7 @@ directory (`s3://bucket/prefix/jobs/ledger/snapshots/chk-000012`, or where a sav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strobe.model.errors import Damaged, Misuse
@@ -33,15 +33,24 @@ __all__ = ["Located", "in_job", "job_at", "jobs_in", "locate"]
 @dataclass(frozen=True)
 class Located:
     """`where` it is, in words: a path or an address. `home`: of a checkpoint, the home of its job, where its channels
-    are, as far as that is known; None for what stands alone."""
+    are, as far as that is known; None for what stands alone. `root`: of one that was checked, by its root or its
+    signature; whoever can write there could put another manifest in its place before it is read again."""
 
     store: SnapshotStore
     snapshot: SnapshotId
     where: str
     home: Path | None = None
+    root: str | None = None
 
     def load(self) -> Manifest:
-        return self.store.load(self.snapshot)
+        manifest = self.store.load(self.snapshot)
+        if self.root is not None and root_of(manifest) != self.root:
+            raise Damaged(
+                f"{self.where} was replaced after it was checked: its root is {root_of(manifest)}, not {self.root}.",
+                untouched="Nothing of it was used.",
+                next="Find out who writes there; restore a copy of it that nobody else can change.",
+            )
+        return manifest
 
 
 def locate(name: str, home: Path, root: str | None = None, signed_by: str | None = None) -> Located:
@@ -50,18 +59,19 @@ def locate(name: str, home: Path, root: str | None = None, signed_by: str | None
     if not isinstance(name, str):
         raise Misuse(f"{name!r} is not the name of a snapshot.", next="Name a directory, JOB, or JOB/ID, as a text.")
     found = _locate(name, home)
+    if root is None and signed_by is None:
+        return found
+    actual = root_of(found.load())
     if signed_by is not None:
         key = found.store.layout.signature(found.snapshot)
-        check_signature(found.store.objects, key, root_of(found.load()), found.where, signed_by)
-    if root is not None:
-        actual = root_of(found.load())
-        if actual != root.lower():
-            raise Damaged(
-                f"{found.where} is not the snapshot that was meant: its root is {actual}, not {root.lower()}.",
-                untouched="Nothing was changed.",
-                next="Name the one whose root you noted, and find out who replaced this one.",
-            )
-    return found
+        check_signature(found.store.objects, key, actual, found.where, signed_by)
+    if root is not None and actual != root.lower():
+        raise Damaged(
+            f"{found.where} is not the snapshot that was meant: its root is {actual}, not {root.lower()}.",
+            untouched="Nothing was changed.",
+            next="Name the one whose root you noted, and find out who replaced this one.",
+        )
+    return replace(found, root=actual)
 
 
 def _locate(name: str, home: Path) -> Located:

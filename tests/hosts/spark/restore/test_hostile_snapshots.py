@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 import sys
 import zipfile
 from pathlib import Path
@@ -327,11 +328,34 @@ def tws_metadata(path: str) -> bytes:
     return b"v2\n" + json.dumps({"operatorInfo": {"operatorId": 0}, "stateStoreInfo": stores}).encode()
 
 
+def java_text(text: str, size: int = 60_000) -> bytes:
+    """As Java writes a long text: pieces, and how many."""
+    pieces = [text[at : at + size].encode() for at in range(0, len(text), size)]
+    return struct.pack(">i", len(pieces)) + b"".join(struct.pack(">H", len(each)) + each for each in pieces)
+
+
+def state_schema(key: str, value: str = SCHEMA.json(), size: int = 60_000) -> bytes:
+    return b"\0\2v2" + java_text(key, size) + java_text(value, size)
+
+
+def families_schema(key: str, value: str = SCHEMA.json(), of_map: str = "") -> bytes:
+    """As a transformWithState has it."""
+    spec = json.dumps({"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"})
+    head = b"\0\2v3" + struct.pack(">iH", 1, 1) + b"f"
+    return head + b"\0\0" + java_text(key) + b"\0\0" + java_text(value) + java_text(spec) + java_text(of_map)
+
+
+def typed(kind: Any) -> str:
+    return json.dumps({"type": "struct", "fields": [{"name": "a", "type": kind, "nullable": True, "metadata": {}}]})
+
+
+UDT = {"type": "udt", "class": "evil.Type", "pyClass": None, "sqlType": "long"}
 HARMLESS = {
     "state/0/0/1.zip": archive(),
     "state/0/_metadata/v2/0": tws_metadata("file:/old/home/state/0/_stateSchema/default/0_1"),
     "state/0/_metadata/metadata": b'v1\n{"operatorInfo":{"operatorName":"agg/regate"}}',
-    "state/0/0/right-keyWithIndexToValue/_metadata/schema": b"\x00\x02v2\x00\x97\xff",
+    "state/0/0/right-keyWithIndexToValue/_metadata/schema": state_schema(SCHEMA.json()),
+    "state/0/_stateSchema/default/0_1": families_schema(SCHEMA.json()),
     "offsets/0": b'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.streaming.stateStore.providerClass":'
     b'"org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}}\n-',
 }
@@ -371,14 +395,53 @@ def test_a_checkpoint_of_sparks_own_passes(tmp_path: Path) -> None:
         ("state/0/0/1.zip", archive(entries=("CURRENT",))),
         *[("state/0/_metadata/v2/0", tws_metadata(path)) for path in (
             "file:/etc/key", "/etc/key", "s3://bucket/state/0/_stateSchema/x", "hdfs://h/x",
-            f"file:/x/state/0/_stateSchema/{UP}etc/key")],
+            f"file:/x/state/0/_stateSchema/{UP}etc/key", "etc/key", f"{UP}etc/key", "")],
+        *[("state/0/_metadata/v2/0", tws_metadata("/etc/key").replace(b"\n", between)) for between in (
+            b"\n ", b"\n\n", b"\n\t", b"\r", b"\r\n")],
+        ("state/0/_metadata/v2/0", b"v2\n{}\n" + tws_metadata("/etc/key")[3:]),
+        ("state/0/_metadata/metadata", b'v1\n{"a":" [\\"/etc/key\\"]"}'),
+        *[("state/0/_metadata/metadata", b'v1\n{"stateStoreInfo":[{"storeName":"%s"}]}' % name.encode())
+          for name in (f"{UP}key", "..", "a/b", "")],
+        *[("state/0/0/_metadata/schema", data) for data in (
+            state_schema(typed(UDT)), state_schema(SCHEMA.json(), typed(UDT)), state_schema(typed(UDT), size=3),
+            state_schema(typed({"type": "array", "elementType": UDT, "containsNull": True})),
+            state_schema(typed({"type": "map", "keyType": "long", "valueType": UDT, "valueContainsNull": True})),
+            state_schema(typed(UDT).replace("udt", "\\u0075dt")), b"\0\2v1" + java_text(typed(UDT))[2:] * 2,
+            state_schema(typed(UDT | {"class": "org.apache.spark.evil.Type"})), state_schema(SCHEMA.json())[:-1],
+            b"\0\2v2\x7f\xff\xff\xff", b"\0\2v9" + state_schema(SCHEMA.json())[4:], b"")],
+        *[("state/0/_stateSchema/default/0_1", data) for data in (
+            families_schema(typed(UDT)), families_schema(SCHEMA.json(), typed(UDT)),
+            families_schema(SCHEMA.json(), of_map=typed(UDT)))],
+        *[("offsets/0", b'v1\n{"conf":{"spark.sql.streaming.stateStore.compression.codec":%s}}\n-' % codec)
+          for codec in (b'"evil.Codec"', b'"Evil"', b'["lz4"]', b'"org.apache.spark.io.evil.Codec"')],
         ("offsets/0", b'v1\n{"conf":{"spark.sql.streaming.stateStore.providerClass":"evil.Provider"}}\n-'),
+        ("offsets/0", b'v1\r{"conf":{"spark.sql.streaming.stateStore.providerClass":"evil.Provider"}}\n{}\n-'),
         ("offsets/0", b"v1\n" + b"[" * 100_000),
     ],
 )  # fmt: skip
 def test_metadata_that_would_lead_spark_elsewhere_are_damage(name: str, data: bytes, tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="is not what Spark wrote"):
         check_laid_out(laid_out(tmp_path, HARMLESS | {name: data}), BALANCES)
+
+
+@pytest.mark.parametrize(
+    "path", [r"file:\/old\/state\/0\/_stateSchema\/default\/0_1", r"file:/a\"b/state/0/_stateSchema/x"]
+)
+def test_a_schema_that_would_still_be_read_elsewhere_is_damage(path: str, tmp_path: Path) -> None:
+    metadata = b'v2\n{"stateStoreInfo":[{"storeName":"default","stateSchemaFilePaths":["%s"]}]}' % path.encode()
+    store = SnapshotStore(FilesystemStore(tmp_path / "sav"), SavepointLayout("", SnapshotId(7)), JOB)
+    with store.begin(SnapshotId(7)) as session:
+        files = HARMLESS | {"state/0/_metadata/v2/0": metadata}
+        session.complete(manifest(7, session.put_files(dict(files)).files, kind=Kind.SAVEPOINT))
+    found = locate(str(tmp_path / "sav"), tmp_path)
+    with pytest.raises(Damaged, match="leads elsewhere"):
+        lay_out_stage(found, found.load(), BALANCES, tmp_path / "place")
+
+
+@pytest.mark.parametrize("kind", ["org.apache.spark.ml.linalg.VectorUDT", "org.apache.spark.mllib.linalg.MatrixUDT"])
+def test_sparks_own_types_may_be_in_a_state(kind: str, tmp_path: Path) -> None:
+    schema = {"state/0/0/_metadata/schema": state_schema(typed(UDT | {"class": kind}))}
+    check_laid_out(laid_out(tmp_path, HARMLESS | schema), BALANCES)
 
 
 def test_a_crafted_savepoint_passes_verify_and_is_stopped_before_spark_opens_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,22 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 import strobe
 from strobe.hosts.spark.job.job import start_job
 from strobe.hosts.spark.snapshot.export import CONTENTS, export_snapshot
 from strobe.model.errors import Misuse
+from strobe.model.ids import SnapshotId
+from strobe.model.kind import Kind
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import SavepointLayout
 from strobe.store.locate import locate
+from strobe.store.manifest import NodeRecord
+from strobe.store.snapshots import SnapshotStore
 from tests.hosts.spark.pipeline.test_operators import Total
 from tests.hosts.spark.snapshot.test_savepoint import World, in_background, under_way, world
+from tests.store.snapshot_samples import BALANCES, JOB, POSTINGS, manifest
 from tests.support.spark.jobs import all_read, eventually, stage
 from tests.support.spark.ledger_data import read_transfers, write_transfers
 
@@ -104,3 +113,36 @@ def test_rows_in_flight_are_exported_and_say_who_had_yet_to_read_them(
     ids = read(tmp_path / "there", "select id from {} order by 1", "in-flight/transfers/*.parquet")
     assert ids == [(n,) for n in range(40, 60)]
     assert not (tmp_path / "there/.rows").exists()
+
+
+def test_what_spark_cannot_read_of_a_crafted_state_is_said_and_nothing_else_is_lost(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's reader of metadata fails for one stage, and its reader of state for another."""
+    operator = b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"stateStoreSave"},"stateStoreInfo":[{"storeName":'
+    state = {
+        "metadata": b'{"id":"0d2b1f3c-0000-0000-0000-000000000001"}',
+        "offsets/0": b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{"spark.sql.shuffle.partitions":"1"}}\n-',
+        "commits/0": b'v1\n{"nextBatchWatermarkMs":0}',
+        "state/0/_metadata/metadata": operator + b'"default","numColsPrefixKey":0,"numPartitions":1}]}',
+        "state/0/0/_metadata/schema": b"\0\2v2" + 2 * _java_text(StructType([StructField("a", LongType())]).json()),
+        "state/0/0/1.changelog": b"no changes",
+    }
+    store = SnapshotStore(FilesystemStore(tmp_path / "sav"), SavepointLayout("", SnapshotId(7)), JOB)
+    with store.begin(SnapshotId(7)) as session:
+        nodes = {
+            POSTINGS: NodeRecord(files=session.put_files({**state, "commits/0": b"v1\n" + b"[" * 9999}).files, batch=0),
+            BALANCES: NodeRecord(files=session.put_files(dict(state)).files, batch=0),
+        }
+        session.complete(manifest(7, {}, kind=Kind.SAVEPOINT, nodes=nodes, channels={}, sinks={}))
+    second, first = export_snapshot(locate(str(tmp_path / "sav"), tmp_path), tmp_path / "there", tmp_path, spark)
+    assert (first.of, first.path, first.rows) == ("postings", "state/postings", 0)
+    assert "nesting depth" in first.error
+    assert (second.of, second.path, second.rows) == ("balances", "state/balances/0-stateStoreSave", 0)
+    assert second.error
+    assert "error occurred while calling" not in second.error
+    assert not (tmp_path / "there" / second.path).exists()
+
+
+def _java_text(text: str) -> bytes:
+    return struct.pack(">iH", 1, len(text)) + text.encode()

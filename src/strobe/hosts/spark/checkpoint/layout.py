@@ -6,8 +6,9 @@ checked before Spark opens it, whether to go on from it or to export it:
 
 - a RocksDB snapshot (`N.zip`) names its files by single plain names, and holds no directories, nor entries that it
   does not list;
-- paths of schemas lead into the checkpoint itself, and are changed to where it is now;
-- the class that keeps the state is one of Spark's own.
+- paths of schemas lead into the checkpoint itself, and are changed to where it is now; names of stores are plain;
+- the classes that keep, compress and describe the state are Spark's own: Spark makes an object of any class that a
+  schema names as that of a type.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from strobe.hosts.spark.checkpoint.stage_files import relocate_state
+from strobe.look.state_schema import schema_texts
+from strobe.look.types import Unsupported
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import NodeId
 from strobe.model.paths import check_file_name, check_relative
@@ -40,11 +43,18 @@ _ENCRYPTED, _SIZE_AFTER, _UTF8 = 0x1, 0x8, 0x800
 _USUAL_ENTRIES: Final = {(zipfile.ZIP_STORED, 0), (zipfile.ZIP_DEFLATED, 0), (zipfile.ZIP_DEFLATED, _SIZE_AFTER)}
 _SCHEMA: Final = re.compile(r"file:/.*?/(state/\d+/_stateSchema/.+)")
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/")
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-_SPARK: Final = re.compile(r"org\.apache\.spark\.sql\.execution\.streaming\.[\w.]+")
+_CLASSES: Final = {
+    "spark.sql.streaming.stateStore.providerClass": re.compile(
+        r"org\.apache\.spark\.sql\.execution\.streaming\.[\w.]+"
+    ),
+    "spark.sql.streaming.stateStore.compression.codec": re.compile(
+        r"(?i:lz4|lzf|snappy|zstd)|org\.apache\.spark\.io\.\w+"
+    ),
+}
+_TYPE: Final = re.compile(r"org\.apache\.spark\.(?:ml|mllib)\.linalg\.(?:Vector|Matrix)UDT")
 _UNREADABLE: Final = (
     ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RecursionError, RuntimeError, TypeError,
-    ValueError, struct.error, zipfile.BadZipFile, zlib.error, Misuse,
+    Unsupported, ValueError, struct.error, zipfile.BadZipFile, zlib.error, Misuse,
 )  # fmt: skip
 
 
@@ -53,17 +63,24 @@ def lay_out_stage(found: Located, manifest: Manifest, uid: NodeId, place: Path) 
     found.store.lay_out(manifest, f"nodes/{uid}/files/", place)
     check_laid_out(place, uid)
     relocate_state(place)
+    check_laid_out(place, uid, relocated=True)
 
 
-def check_laid_out(checkpoint: Path, uid: NodeId) -> None:
-    """Raise Damaged if Spark would read or write elsewhere because of what is in there."""
+def check_laid_out(checkpoint: Path, uid: NodeId, *, relocated: bool = False) -> None:
+    """Raise Damaged if Spark would read or write elsewhere because of what is in there. `relocated`: only whether every
+    path of a schema has become one of this place."""
     for path in _files(checkpoint):
         relative = path.relative_to(checkpoint)
         try:
-            if path.suffix == ".zip" and relative.parts[0] == "state":
+            if relocated:
+                if _is_metadata(relative):
+                    _check_metadata(path, f"file:{checkpoint.absolute()}/")
+            elif path.suffix == ".zip" and relative.parts[0] == "state":
                 _check_archive(path)
-            elif relative.parts[0] == "state" and (path.match("_metadata/metadata") or path.match("_metadata/v2/*")):
+            elif _is_metadata(relative):
                 _check_metadata(path)
+            elif relative.parts[0] == "state" and (path.match("_metadata/schema") or "_stateSchema" in relative.parts):
+                _check_schema(path)
             elif relative.parts[0] == "offsets" and path.name.isdecimal():
                 _check_offsets(path)
         except _UNREADABLE as error:
@@ -73,6 +90,10 @@ def check_laid_out(checkpoint: Path, uid: NodeId) -> None:
                 untouched="Nothing was changed, and Spark has not read it.",
                 next="Find out where this snapshot comes from; restore another one.",
             ) from error
+
+
+def _is_metadata(path: Path) -> bool:
+    return path.parts[0] == "state" and (path.match("_metadata/metadata") or path.match("_metadata/v2/*"))
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -137,42 +158,63 @@ def _end_of_deflated(file: BinaryIO, begin: int) -> int:
     return file.tell() - len(unpacking.unused_data)
 
 
-def _check_metadata(path: Path) -> None:
-    """Check that whatever looks like a path in an operator's metadata is a schema's path in this checkpoint."""
+def _check_metadata(path: Path, root: str = "") -> None:
+    """Check that whatever looks like a path in an operator's metadata is a schema's path in this checkpoint, below
+    `root`, and that stores have plain names. Spark reads a line and then one value, wherever lines end."""
     if path.stat().st_size > _LARGEST_METADATA:
         raise ValueError("it is too large")
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith(("{", "[")):
-            continue
-        for text in _texts(parse(line.encode())):
-            if _ADDRESS.match(text):
-                match = _SCHEMA.fullmatch(text)
-                if match is None:
-                    raise ValueError(f"{text!r:.120} leads elsewhere")
-                check_relative(match[1])
+    _, _, body = path.read_bytes().replace(b"\r", b"\n").partition(b"\n")
+    for name, text in _texts(parse(body)):
+        if name == "storeName":
+            check_file_name(text, name)
+        elif name == "stateSchemaFilePaths" or _ADDRESS.match(text):
+            match = _SCHEMA.fullmatch(text)
+            if match is None or not text.startswith(root):
+                raise ValueError(f"{text!r:.120} leads elsewhere")
+            check_relative(match[1])
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All strings in a value. Spark nests JSON in strings; such a string is parsed, too."""
-    todo = [value]
+def _texts(value: Any) -> Iterator[tuple[str, str]]:
+    """All strings in a value, each with the field that it stands in. Spark nests JSON in strings; such a string is
+    parsed, too."""
+    todo = [("", value)]
     while todo:
-        each = todo.pop()
+        name, each = todo.pop()
         if isinstance(each, dict):
-            todo += (*each.keys(), *each.values())
+            todo += (("", key) for key in each)
+            todo += each.items()
         elif isinstance(each, list):
-            todo += each
+            todo += ((name, item) for item in each)
         elif isinstance(each, str):
-            yield each
-            if each.startswith(("{", "[")):
+            yield name, each
+            if each.lstrip().startswith(("{", "[")):
                 try:
-                    todo.append(json.loads(each))
+                    todo.append((name, json.loads(each)))
                 except (ValueError, RecursionError):
                     continue
 
 
+def _check_schema(path: Path) -> None:
+    """Check that no type in the schema of a state has Spark load a class."""
+    if path.stat().st_size > _LARGEST_METADATA:
+        raise ValueError("it is too large")
+    for text in schema_texts(path.read_bytes()):
+        todo = [parse(text.encode())]
+        while todo:
+            each = todo.pop()
+            if isinstance(each, dict):
+                named = each.get("class")
+                if each.get("type") == "udt" and named is not None and not _TYPE.fullmatch(named):
+                    raise ValueError(f"it has Spark load the class {named!r:.120}")
+                todo += each.values()
+            elif isinstance(each, list):
+                todo += each
+
+
 def _check_offsets(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").split("\n")
     value = parse(lines[1].encode()) if len(lines) > 1 else {}
-    provider = value.get("conf", {}).get(_PROVIDER)
-    if provider is not None and not _SPARK.fullmatch(provider):
-        raise ValueError(f"it has Spark load the class {provider!r:.120}")
+    for name, own in _CLASSES.items():
+        named = value.get("conf", {}).get(name)
+        if named is not None and not own.fullmatch(named):
+            raise ValueError(f"it has Spark load the class {named!r:.120}")

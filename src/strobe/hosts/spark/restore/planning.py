@@ -433,6 +433,10 @@ def _sinks(planning: _Planning) -> Iterator[SinkStep]:
             yield SinkStep(context.name, draft.spec.uid, sink, outlook.fate, detail, position)
             findings.problems += [p for p in (outlook.problem, parts.problem) if p is not None]
             findings.warnings += [w for w in (outlook.warning, parts.warning) if w]
+            if outlook.fate in (SinkFate.COPIED, SinkFate.ROLLED_BACK):
+                findings.unchecked.append(
+                    f"{sink.describe()}: the rows that it goes back to, and whether they can be read."
+                )
     dropped = None if fork or options.allow_non_restored_state else check_dropped(home, present)
     if dropped is not None:
         findings.problems.append(dropped)

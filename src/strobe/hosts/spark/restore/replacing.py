@@ -59,7 +59,7 @@ def replacements(pipeline: Pipeline, known: Sequence[NodeId]) -> dict[NodeId, No
 def taking_over(found: Located, pipeline: Pipeline) -> Located:
     """The snapshot as the pipeline sees it."""
     names = replacements(pipeline, tuple(found.load().nodes))
-    return _Renamed(found.store, found.snapshot, found.where, found.home, names) if names else found
+    return _Renamed(found.store, found.snapshot, found.where, found.home, found.root, names) if names else found
 
 
 def original(found: Located) -> Manifest:

@@ -93,7 +93,7 @@ def unfinished(intent: Intent, home: JobHome) -> Located:
     try:
         found = locate(intent.snapshot, home.home)
         if root_of(found.load()) == intent.root:
-            return found
+            return replace(found, root=intent.root)
         why = f"{found.where} is another snapshot now."
     except StrobeError as error:
         why = error.what

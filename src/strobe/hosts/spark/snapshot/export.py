@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
@@ -141,7 +142,12 @@ def _states(found: Located, manifest: Manifest, directory: Path, spark: SparkSes
             continue
         with tempfile.TemporaryDirectory(prefix="strobe-export-") as scratch:
             lay_out_stage(found, manifest, uid, Path(scratch))
-            for name, operator, options in _stores(spark, scratch):
+            try:
+                stores = list(_stores(spark, scratch))
+            except Exception as error:  # nor one stage's that of the others
+                yield Exported(f"state/{uid}", "state", uid, 0, error=_why(error))
+                continue
+            for name, operator, options in stores:
                 place = f"state/{uid}/{quoted_name(name)}"
                 try:
                     frame = flatten(spark.read.format("statestore").options(**options).load(scratch))
@@ -149,12 +155,21 @@ def _states(found: Located, manifest: Manifest, directory: Path, spark: SparkSes
                     rows = spark.read.parquet(str(directory / place)).count()
                 except Exception as error:  # one operator's state must not keep the others from being seen
                     shutil.rmtree(directory / place, ignore_errors=True)
-                    why = str(error).partition("\n")[0]
-                    yield Exported(place, "state", uid, 0, operator, error=why)
+                    yield Exported(place, "state", uid, 0, operator, error=_why(error))
                     continue
                 for left in (p for p in (directory / place).iterdir() if p.name.startswith((".", "_"))):
                     left.unlink()
                 yield Exported(f"{place}/*.parquet", "state", uid, rows, operator)
+
+
+def _why(error: Exception) -> str:
+    """The first line of the cause; py4j's own words only say which call has failed."""
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while (deeper := cause.getCause()) is not None:
+            cause = deeper
+        return f"{cause.toString()}".partition("\n")[0]
+    return str(error).partition("\n")[0]
 
 
 def _stores(spark: SparkSession, checkpoint: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:

@@ -12,10 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+import strobe
+from strobe.hosts.spark.connectors.base import SinkFate
 from strobe.hosts.spark.connectors.delta.files import others_since
 from strobe.hosts.spark.connectors.delta.restore import why_unreachable
-from strobe.model.errors import Failed
+from strobe.model.errors import Failed, Misuse
 from tests.hostile.cases import alarm
+from tests.hosts.spark.restore.test_hostile_snapshots import context
 
 
 @pytest.fixture
@@ -56,6 +59,70 @@ def no_parquet(file: Path) -> None:
 
 def a_directory(file: Path) -> None:
     file.mkdir()
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+def grown(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"PAR1")
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def other_bytes(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["copied", "rolled back"])
+@pytest.mark.parametrize("spoil", [cut_off, grown, emptied, other_bytes])
+def test_a_plan_finds_a_file_that_is_not_as_its_log_says(
+    spoil: Callable[[Path], None], copied: bool, tmp_path: Path
+) -> None:
+    place = tmp_path / "job" / "out" if not copied else tmp_path / "theirs"
+    write_deltalake(str(place), pa.table({"a": [1]}))
+    spoil(data_file(place))
+    position = {"path": str(place), "version": 0, "letters": None}
+    found = strobe.DeltaSink("out").outlook(position, context(tmp_path / "job", None), fork=False, again=False)
+    said = found.problem.what if found.problem is not None else found.warning
+    assert data_file(place).name in said
+    assert found.fate is (SinkFate.EMPTY if copied else SinkFate.ROLLED_BACK)
+
+
+def test_a_link_in_a_table_stops_a_copy_of_it_when_it_is_planned(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"a": [1]}))
+    file = data_file(tmp_path / "t")
+    file.rename(tmp_path / "t" / "there")
+    file.symlink_to(tmp_path / "t" / "there")
+    assert why_unreachable(tmp_path / "t", 0) is None
+    why = why_unreachable(tmp_path / "t", 0, copied=True)
+    assert why is not None
+    assert "symbolic link" in why.what
+
+
+def test_a_table_that_begins_empty_asks_nothing_of_the_one_that_cannot_be_read(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "theirs"), pa.table({"a": [1]}))
+    (tmp_path / "theirs" / "_delta_log" / f"{0:020d}.json").write_text("torn")
+    position = {"path": str(tmp_path / "theirs"), "version": 0, "letters": None}
+    sink, job = strobe.DeltaSink("out"), context(tmp_path / "job", None)
+    found = sink.outlook(position, job, fork=True, again=False)
+    assert (found.fate, found.problem) == (SinkFate.EMPTY, None)
+    assert "starts empty" in found.warning
+    sink.restore(position, job, found.fate)  # as planned
+
+
+def test_a_table_for_newer_writers_is_refused_when_it_is_planned(tmp_path: Path) -> None:
+    place = tmp_path / "job" / "out"
+    write_deltalake(str(place), pa.table({"a": [1]}))
+    entry = place / "_delta_log" / f"{0:020d}.json"
+    entry.write_text(entry.read_text().replace('"minWriterVersion":2', '"minWriterVersion":9'))
+    position = {"path": str(place), "version": 0, "letters": None}
+    found = strobe.DeltaSink("out").outlook(position, context(tmp_path / "job", None), fork=False, again=False)
+    assert isinstance(found.problem, Misuse)
+    assert "version 9 of Delta's protocol" in found.problem.what
 
 
 def test_a_file_without_statistics_is_counted_by_its_footer(table: Path) -> None:

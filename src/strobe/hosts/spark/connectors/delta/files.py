@@ -29,6 +29,7 @@ _UNNAMED: Final = "an unnamed change"
 _UNEXPECTED: Final = (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _COLUMNS: Final = ("path", "size_bytes", "num_records")
 _BETWEEN: Final = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
+_NEWEST_WRITER: Final = 7
 _MAPPING: Final = "delta.columnMapping.mode"
 _VECTORS: Final = "delta.enableDeletionVectors"
 
@@ -62,6 +63,13 @@ def why_unreadable(path: Path, what: str) -> StrobeError | None:
     """Why the files alone do not say what the table holds; None if they do. Touches nothing."""
     table = DeltaTable(str(path))
     protocol, properties = table.protocol(), table.metadata().configuration
+    if protocol.min_writer_version > _NEWEST_WRITER:
+        return Misuse(
+            f"{what}: who writes to the table must know version {protocol.min_writer_version} of Delta's protocol; "
+            f"{_NEWEST_WRITER} is the newest known here.",
+            untouched="The table is unchanged.",
+            next="Write to another table.",
+        )
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     found = {word for feature, word in _BETWEEN.items() if feature in features}
     if (properties.get(_MAPPING) or "none") != "none":

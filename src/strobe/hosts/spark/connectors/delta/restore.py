@@ -38,6 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 _CONSTRAINT: Final = "delta.constraints."
+_END: Final = b"PAR1"
 _LATER: Final = "Choose a later snapshot; keep VACUUM and log cleanup away from what a retained snapshot needs."
 
 
@@ -169,7 +170,7 @@ def _of_fork(
     if was is None:
         return SinkOutlook(SinkFate.EMPTY, f"{where} is not part of the snapshot")
     path, version = was
-    reason = None if copied else why_unreachable(path, version)
+    reason = None if copied else why_unreachable(path, version, copied=True)
     if reason is not None:
         warning = f"{what} starts empty, without the rows from before the snapshot: {reason.what}"
         return SinkOutlook(SinkFate.EMPTY, f"{where}: version {version} of {path} cannot be read", None, warning)
@@ -177,16 +178,20 @@ def _of_fork(
     return SinkOutlook(SinkFate.COPIED, f"{where} starts as a copy of {path} at version {version}", problem)
 
 
-def why_unreachable(path: Path, version: int) -> StrobeError | None:
-    """Why the table cannot be read as it was at that version; None if every file of it is still there."""
+def why_unreachable(path: Path, version: int, *, copied: bool = False) -> StrobeError | None:
+    """Why the table cannot be read as it was at that version; None if every file of it is still there, as long as the
+    log says, and ends as Parquet does. Rows are not read. `copied`: links in the table are refused as well, since a
+    copy does not follow them."""
     try:
         if not DeltaTable.is_deltatable(str(path)):
             raise Failed(f"{path} is not a Delta table.")
-        for file in (path / f.path for f in table_files(path, version)):
+        for named in table_files(path, version):
+            file = path / named.path
             if not file.is_file():
                 raise Failed(f"{file} is gone.")
             if not below(file, path):
                 raise Failed(f"{file} leads out of the table.")
+            _check_whole(file, named.size, copied=copied)
     except (StrobeError, DeltaError, OSError) as error:
         said = error.what if isinstance(error, StrobeError) else str(error).partition("\n")[0]
         return Failed(
@@ -195,6 +200,17 @@ def why_unreachable(path: Path, version: int) -> StrobeError | None:
             next=_LATER,
         )
     return None
+
+
+def _check_whole(file: Path, size: int, *, copied: bool) -> None:
+    with open_regular(file) if copied else file.open("rb") as opened:
+        found = os.fstat(opened.fileno()).st_size
+        opened.seek(-min(len(_END), found), os.SEEK_END)
+        end = opened.read()
+    if found != size:
+        raise Failed(f"{file} has {found:,} bytes, and {size:,} by the table's log.")
+    if end != _END:
+        raise Failed(f"{file} does not end as a Parquet file does.")
 
 
 def _fits(was: tuple[Path, int], context: SinkContext, keyed: bool, evolves: bool, what: str) -> StrobeError | None:

@@ -370,6 +370,8 @@ class DeltaSink(TransactionalSink):
         return replace(found, problem=self._not_mine(context) or waiting)
 
     def restore(self, position: Json, context: SinkContext, fate: SinkFate) -> None:
+        if fate not in (SinkFate.COPIED, SinkFate.ROLLED_BACK):
+            return  # and where the table was may be unreadable, which is why it begins empty
         was = delta_restore.recorded(position)
         if was is None:
             return
