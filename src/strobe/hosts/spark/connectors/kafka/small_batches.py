@@ -89,8 +89,10 @@ class SmallBatches:
         most = frame._jdf.limit(ROWS + 1).logicalPlan().limitExpr()
         tasks = session.sparkContext.defaultParallelism
 
+        limit, repartition, project = nodes.LocalLimit, nodes.Repartition, nodes.Project  # each look is a call, too
+
         def plan(rows: Any) -> Any:
-            return nodes.LocalLimit(most, nodes.Repartition(tasks, False, nodes.Project(columns, rows)))
+            return limit(most, repartition(tasks, False, project(columns, rows)))
 
         return plan
 
