@@ -8,5 +8,5 @@ from tests.support.spark.kafka_jobs import numbers
 
 pipeline = numbers(
     os.environ["STROBE_TEST_KAFKA"], os.environ["NUMBERS_IN"], os.environ["NUMBERS_OUT"],
-    bounded=bool(os.environ.get("BOUNDED")), interval=0.5,
+    bounded=bool(os.environ.get("BOUNDED")), interval=0.5, delivery=os.environ.get("DELIVERY", "on_snapshot"),
 )  # fmt: skip

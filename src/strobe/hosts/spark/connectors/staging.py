@@ -69,9 +69,9 @@ class Staging:
                 shutil.rmtree(entry.path, ignore_errors=True)
         fsync(self.directory)
 
-    def write(self, batch: DataFrame, batch_id: int, *, max_files: int | None = None) -> int:
-        """Stage the batch, durably; returns how many rows it has. It replaces the same batch if that was staged
-        before."""
+    def write(self, batch: DataFrame, batch_id: int, *, max_files: int | None = None, durable: bool = True) -> int:
+        """Stage the batch, durably unless it need not be; returns how many rows it has. It replaces the same batch if
+        that was staged before."""
         name = f"batch-{batch_id:08d}"
         target = self._own / name
         fresh, old = (self.directory / f"{_TEMPORARY}{kind}-{self._incarnation}-{name}" for kind in ("new", "old"))
@@ -80,6 +80,8 @@ class Staging:
         try:
             write_parquet(batch, fresh, max_files=max_files, options=self._options)
             _tidy(fresh)
+            if durable:
+                _sync(fresh)
             rows = sum(int(pq.read_metadata(file).num_rows) for file in _parquet(fresh))
             # A crash between the two leaves no such batch: Spark has not committed it, and runs it again.
             with contextlib.suppress(FileNotFoundError):
@@ -88,7 +90,8 @@ class Staging:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        fsync(self._own)
+        if durable:
+            fsync(self._own)
         shutil.rmtree(old, ignore_errors=True)
         return rows
 
@@ -170,7 +173,7 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 
 def _tidy(directory: Path) -> None:
-    """Keep the files with rows, or one without, and make them durable."""
+    """Keep the files with rows, or one without."""
     for entry in list(os.scandir(directory)):
         if not entry.name.endswith(".parquet") or entry.name.startswith((".", "_")):
             shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
@@ -180,6 +183,9 @@ def _tidy(directory: Path) -> None:
         os.rename(empty.pop(0), directory / _EMPTY)
     for file in empty:
         file.unlink()
+
+
+def _sync(directory: Path) -> None:
     for file in _parquet(directory):
         fsync(file)
     fsync(directory)

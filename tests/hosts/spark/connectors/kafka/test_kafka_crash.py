@@ -50,3 +50,21 @@ def test_a_driver_killed_around_its_transaction_loses_and_repeats_nothing(kafka:
     assert run.returncode == 0, run.stderr
     assert doubled_rows(kafka, target) == once(0, last)
     assert not pinned(kafka, [target, "strobe-commits"])
+
+
+def test_a_driver_killed_around_the_transaction_of_a_batch_loses_and_repeats_nothing(
+    kafka: str, tmp_path: Path
+) -> None:
+    source, target = new_topic(kafka, "in"), new_topic(kafka, "out")
+    last = 0
+    for at in ("kafka.in-transaction:2", "batch.in-sink@doubled"):
+        put_numbers(kafka, source, last, last + 100)
+        last += 100
+        run = strobe_run(tmp_path, source, target, STROBE_CRASH_AT=at, DELIVERY="on_batch")
+        assert run.returncode == -signal.SIGKILL, f"{at} was never reached:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
+        seen = doubled_rows(kafka, target)
+        assert set(seen.values()) <= {1}
+    run = strobe_run(tmp_path, source, target, BOUNDED="1", DELIVERY="on_batch")
+    assert run.returncode == 0, run.stderr
+    assert doubled_rows(kafka, target) == once(0, last)
+    assert not pinned(kafka, [target, "strobe-commits"])

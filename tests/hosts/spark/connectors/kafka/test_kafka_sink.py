@@ -20,6 +20,7 @@ from strobe.hosts.spark.connectors.kafka import client as kafka_client
 from strobe.hosts.spark.connectors.kafka import transactions as kafka_transactions
 from strobe.hosts.spark.connectors.kafka.client import KafkaCluster
 from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord
+from strobe.hosts.spark.connectors.kafka.small_batches import ROWS
 from strobe.hosts.spark.connectors.kafka.transactions import Needs
 from strobe.hosts.spark.stage.local_frame import local_frame
 from strobe.model.errors import Failed, Fenced, Misuse
@@ -116,6 +117,44 @@ def _murmur2(data: bytes) -> int:
         h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
     h = (h ^ h >> 13) * m & mask
     return h ^ h >> 15
+
+
+# ── on batch ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("count", [3, ROWS + 1])
+def test_on_batch_a_small_and_a_large_batch_are_visible_once_and_leave_nothing_behind(
+    spark: SparkSession, kafka: str, tmp_path: Path, count: int
+) -> None:
+    topic, frame = new_topic(kafka, partitions=1), rows(spark, *((n, "x") for n in range(count)))
+    first = opened(strobe.KafkaSink(kafka, topic, delivery="on_batch"), frame, tmp_path)
+    first.write(frame, 0)
+    assert (first.rows_taken, first.last_batch()) == (count, 0)
+    again = opened(strobe.KafkaSink(kafka, topic, delivery="on_batch"), frame, tmp_path, incarnation=2)
+    again.write(frame, 0)  # as after a crash between its transaction and Spark's own commit
+    assert again.rows_taken is None
+    assert [row["n"] for row in json_rows(kafka, topic)] == list(range(count))
+    assert not list((tmp_path / "sinks" / "t1").rglob("*.parquet"))
+
+
+def test_on_batch_a_transaction_of_which_nobody_knows_the_outcome_is_repeated_with_the_same_rows(
+    spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, frame = new_topic(kafka), rows(spark, *((n, "x") for n in range(10)))
+    sink = opened(strobe.KafkaSink(kafka, topic, delivery="on_batch"), frame, tmp_path)
+    failures = 2
+
+    def fail(name: str, stage: str = "") -> None:
+        nonlocal failures
+        if name == "kafka.in-transaction" and failures:
+            failures -= 1
+            raise BufferError
+
+    monkeypatch.setattr(crash_points, "point", fail)
+    sink.write(frame, 0)
+    assert failures == 0
+    assert sorted(row["n"] for row in json_rows(kafka, topic)) == list(range(10))
+    assert not pinned(kafka, [topic, "strobe-commits"])
 
 
 # ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────────

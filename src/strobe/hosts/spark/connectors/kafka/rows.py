@@ -1,7 +1,8 @@
 """Rows as Kafka messages: which column is what, what a topic will not take, and the loop that produces them.
 
-A batch is turned into messages by Spark, when it is staged: `key` and `value` as bytes, `topic`, `partition` and
-`headers` where they come from columns. So what is staged is what will be sent, and its size is known exactly.
+A batch is turned into messages by Spark, when it is staged or collected: `key` and `value` as bytes, `topic`,
+`partition` and `headers` where they come from columns. So what is there is what will be sent, and its size is known
+exactly. It comes in pieces, in order: files, or rows in memory.
 
 Whether a row can be sent depends on the row and on the limits of its topic, and on nothing else: the same limits give
 the same answer before and after a crash.
@@ -9,10 +10,10 @@ the same answer before and after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Messages", "PartSize", "reject", "send"]
+__all__ = ["InMemory", "Messages", "PartSize", "Piece", "reject", "send", "topics_of"]
 
 OVERHEAD: Final = 160  # bytes, at most, that Kafka adds to a message that is alone in its request
 PER_HEADER: Final = 12
@@ -79,9 +80,13 @@ class Messages:
 
     def project(self, batch: DataFrame) -> DataFrame:
         """The batch's messages."""
+        return batch.select(*self.projection(batch.schema))
+
+    def projection(self, schema: StructType) -> list[Column]:
+        """The columns of a message, of rows with this schema."""
         from pyspark.sql import functions as f
 
-        schema, columns = batch.schema, []
+        columns: list[Column] = []
         for name in self.columns:
             if name == "value" and self.value is None:
                 apart = {self.topic_column, self.headers, self.partition}
@@ -97,7 +102,7 @@ class Messages:
             elif name == "headers":
                 column = _headers(column, schema[source].dataType.simpleString())
             columns.append(column.alias(name))
-        return batch.select(*columns)
+        return columns
 
 
 _HEADERS: Final = (
@@ -135,27 +140,37 @@ class PartSize:
     largest: int = 0
 
 
-def _batches(file: Path) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(file) as opened:
-        yield from opened.iter_batches(batch_size=_ROWS)
+@dataclass(frozen=True, eq=False, slots=True)
+class InMemory:
+    """Rows that are not in a file."""
+
+    batches: tuple[pa.RecordBatch, ...]
 
 
-def topics_of(files: list[Path]) -> set[str]:
+Piece: TypeAlias = Path | InMemory
+
+
+def _batches(piece: Piece, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    if isinstance(piece, InMemory):
+        yield from piece.batches
+        return
+    with pq.ParquetFile(piece) as opened:
+        yield from opened.iter_batches(batch_size=_ROWS, columns=columns)
+
+
+def topics_of(pieces: Sequence[Piece]) -> set[str]:
     """The topics that the rows name, for messages with a topic column."""
-    found: set[str] = set()
-    for file in files:
-        for column in pq.read_table(file, columns=["topic"]).column("topic").chunks:
-            found.update(t for t in pc.unique(column).to_pylist() if t is not None)
-    return found
+    columns = (batch.column("topic") for piece in pieces for batch in _batches(piece, ["topic"]))
+    return {topic for column in columns for topic in pc.unique(column).to_pylist() if topic is not None}
 
 
 def reject(
-    files: list[Path], topic: str | None, limits: Mapping[str, TopicLimits], size: PartSize
-) -> Iterator[tuple[Path, int, Rejected]]:
-    """The rows that their topic will not take, with their file and place in it; `size` is brought up to date."""
-    for file in files:
+    pieces: Sequence[Piece], topic: str | None, limits: Mapping[str, TopicLimits], size: PartSize
+) -> Iterator[tuple[Piece, int, Rejected]]:
+    """The rows that their topic will not take, with their piece and place in it; `size` is brought up to date."""
+    for piece in pieces:
         start = 0
-        for batch in _batches(file):
+        for batch in _batches(piece):
             sizes = _sizes(batch)
             bad = _misfits(batch, sizes, topic, limits)
             good = sizes[~bad]
@@ -163,7 +178,7 @@ def reject(
             size.bytes += int(good.sum())
             size.largest = max(size.largest, int(good.max()) if good.size else 0)
             for index in np.flatnonzero(bad):
-                yield file, start + int(index), _letter(batch.slice(int(index), 1), int(sizes[index]), topic, limits)
+                yield piece, start + int(index), _letter(batch.slice(int(index), 1), int(sizes[index]), topic, limits)
             start += batch.num_rows
 
 
@@ -229,11 +244,11 @@ def _readable(value: Any) -> Any:
     return value
 
 
-def send(producer: Producer, file: Path, topic: str | None, skipped: frozenset[int], wait: Any) -> int:
-    """Hand the file's rows to the producer, in their order, without the skipped ones. `wait()` makes room when the
+def send(producer: Producer, piece: Piece, topic: str | None, skipped: frozenset[int], wait: Any) -> int:
+    """Hand the piece's rows to the producer, in their order, without the skipped ones. `wait()` makes room when the
     producer's queue is full. Returns how many."""
     sent = start = 0
-    for batch in _batches(file):
+    for batch in _batches(piece):
         if skipped:
             keep = [i for i in range(batch.num_rows) if start + i not in skipped]
             start += batch.num_rows

@@ -4,7 +4,9 @@
 short transaction together with a commit record (`transactions`, `commits`). No transaction is open while a
 snapshot is under way, so none can be timed out or hold consumers up.
 
-*On batch*: the same, batch by batch. Messages are visible earlier, and independently of the graph's other sinks.
+*On batch*: the same, batch by batch. Messages are visible earlier, and independently of the graph's other sinks. A
+batch that a crash takes away before its transaction is committed is run again by Spark, so nothing of it need be
+durable here, and a small one is not staged at all (`small_batches`).
 
 What has been sent cannot be taken back: after a restore to an older snapshot, what came after it is in the topic twice.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +35,8 @@ from strobe.hosts.spark.connectors.base import (
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected, checked_letters
 from strobe.hosts.spark.connectors.kafka.client import KafkaCluster, TopicLimits, checked_settings
 from strobe.hosts.spark.connectors.kafka.commits import CommitLog, CommitRecord
-from strobe.hosts.spark.connectors.kafka.rows import Messages, PartSize, reject, send, topics_of
+from strobe.hosts.spark.connectors.kafka.rows import Messages, PartSize, Piece, reject, send, topics_of
+from strobe.hosts.spark.connectors.kafka.small_batches import SmallBatches
 from strobe.hosts.spark.connectors.kafka.transactions import FIXED, Needs, Publisher
 from strobe.hosts.spark.connectors.ownership import check_no_copy
 from strobe.hosts.spark.connectors.staging import Staging
@@ -114,6 +117,7 @@ class KafkaSink(TransactionalSink):
         self._context = context
         self._closed.clear()
         self.messages.check(context.schema, where)
+        self._small = SmallBatches(self.messages)
         self._cluster = KafkaCluster(self.servers, self._settings)
         topics = self._cluster.topics()
         if self.topic is not None and self.topic not in topics:
@@ -171,19 +175,28 @@ class KafkaSink(TransactionalSink):
         context = self._context
         if self._publisher.visible(int(context.timeline)) >= batch_id:
             return
-        self.rows_taken = (self.rows_taken or 0) + self._staging.write(self.messages.project(batch), batch_id)
-        if self._delivery is Delivery.ON_BATCH:
-            part = Part(f"batch {batch_id}", SnapshotId(0), context.timeline, batch_id - 1, batch_id)
-            self._patiently(lambda: self._deliver(part))
-            self._staging.forget(part)
+        if self._delivery is not Delivery.ON_BATCH:
+            self._count(self._staging.write(self._small.messages_of(batch), batch_id))
+            return
+        part = Part(f"batch {batch_id}", SnapshotId(0), context.timeline, batch_id - 1, batch_id)
+        collected = self._small.collect(batch)
+        if collected is not None:
+            self._count(sum(b.num_rows for b in collected.batches))
+            self._patiently(lambda: self._deliver(part, [collected]))
+            return
+        self._count(self._staging.write(self._small.messages_of(batch), batch_id, durable=False))
+        self._patiently(lambda: self._deliver(part, self._staging.files(part)))
+        self._staging.forget(part)
 
-    def _deliver(self, part: Part) -> None:
+    def _count(self, rows: int) -> None:
+        self.rows_taken = (self.rows_taken or 0) + rows
+
+    def _deliver(self, part: Part, pieces: Sequence[Piece]) -> None:
         """One batch, at once."""
-        files = self._staging.files(part)
-        limits = self._limits_of(files)
-        rejected, size = self._sorted(files, limits)
+        limits = self._limits_of(pieces)
+        rejected, size = self._sorted(pieces, limits)
         self._letters.put([letter for _, _, letter in rejected], part.through)
-        self._publish(part, None, files, limits, size, _skipped(rejected))
+        self._publish(part, None, pieces, limits, size, _skipped(rejected))
 
     def _patiently(self, attempt: Callable[[], None]) -> None:
         """Try until the broker answers: the stage waits, its status says why, and nothing is lost."""
@@ -218,7 +231,7 @@ class KafkaSink(TransactionalSink):
         if self._publisher.visible(int(part.timeline)) < part.through:
             files = self._staging_of(part).files(part)
             limits, size, some_rejected = _read(prepared)
-            skipped: dict[Path, frozenset[int]] = {}
+            skipped: dict[Piece, frozenset[int]] = {}
             if some_rejected:
                 self._letters.release(part)
                 skipped = _skipped(self._sorted(files, limits)[0])
@@ -251,24 +264,24 @@ class KafkaSink(TransactionalSink):
     # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _publish(
-        self, part: Part, snapshot: int | None, files: list[Path], limits: Mapping[str, TopicLimits], size: PartSize,
-        skipped: Mapping[Path, frozenset[int]],
+        self, part: Part, snapshot: int | None, pieces: Sequence[Piece], limits: Mapping[str, TopicLimits],
+        size: PartSize, skipped: Mapping[Piece, frozenset[int]],
     ) -> None:  # fmt: skip
         def rows(producer: Any, wait: Any) -> int:
-            return sum(send(producer, file, self.topic, skipped.get(file, frozenset()), wait) for file in files)
+            return sum(send(producer, piece, self.topic, skipped.get(piece, frozenset()), wait) for piece in pieces)
 
         self._publisher.publish(int(part.timeline), part.through, snapshot, _needs(size, limits), rows)
 
     def _sorted(
-        self, files: list[Path], limits: Mapping[str, TopicLimits]
-    ) -> tuple[list[tuple[Path, int, Rejected]], PartSize]:
+        self, pieces: Sequence[Piece], limits: Mapping[str, TopicLimits]
+    ) -> tuple[list[tuple[Piece, int, Rejected]], PartSize]:
         size = PartSize()
-        return list(reject(files, self.topic, limits, size)), size
+        return list(reject(pieces, self.topic, limits, size)), size
 
-    def _limits_of(self, files: list[Path]) -> dict[str, TopicLimits]:
+    def _limits_of(self, pieces: Sequence[Piece]) -> dict[str, TopicLimits]:
         """What the topics of these rows take. While that is known from before, the broker is not asked: a broker that
         is down must not keep a snapshot from completing."""
-        wanted = {self.topic} if self.topic is not None else topics_of(files)
+        wanted = {self.topic} if self.topic is not None else topics_of(pieces)
         if wanted - self._limits.keys() or SYSTEM.monotonic() - self._asked > _FRESH:
             try:
                 self._limits.update(self._cluster.limits(sorted(t for t in {*wanted, *self._limits} if t is not None)))
@@ -298,11 +311,11 @@ def _needs(size: PartSize, limits: Mapping[str, TopicLimits]) -> Needs:
     return Needs(size.bytes, size.largest, max(bounds), min(bounds))
 
 
-def _skipped(rejected: Iterable[tuple[Path, int, Rejected]]) -> dict[Path, frozenset[int]]:
-    found: dict[Path, set[int]] = {}
-    for file, row, _ in rejected:
-        found.setdefault(file, set()).add(row)
-    return {file: frozenset(rows) for file, rows in found.items()}
+def _skipped(rejected: Iterable[tuple[Piece, int, Rejected]]) -> dict[Piece, frozenset[int]]:
+    found: dict[Piece, set[int]] = {}
+    for piece, row, _ in rejected:
+        found.setdefault(piece, set()).add(row)
+    return {piece: frozenset(rows) for piece, rows in found.items()}
 
 
 def _read(prepared: Json) -> tuple[dict[str, TopicLimits], PartSize, bool]:
