@@ -13,7 +13,7 @@ import strobe
 from strobe.hosts.spark.connectors.base import SinkContext
 from strobe.hosts.spark.home.moved import Homes
 from strobe.hosts.spark.job.job import Job
-from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
+from strobe.hosts.spark.restore.sink_places import changed_keys, changed_sinks, sink_keys, sink_places
 from strobe.model.errors import Misuse
 from strobe.model.ids import Incarnation, NodeId, Timeline
 
@@ -64,6 +64,27 @@ def test_a_file_where_the_directory_of_a_sink_should_be_is_said(tmp_path: Path, 
 def test_what_moved_along_with_the_home_is_not_mentioned() -> None:
     homes = Homes(Path("/a/.strobe"), Path("/b/.strobe"))
     assert list(changed_sinks(places(*_two()), places(*_two(), base="/b"), homes)) == []
+
+
+def keys(*sinks: strobe.Sink) -> dict[str, object]:
+    pipeline = strobe.Pipeline("p")
+    pipeline.stage(uid="s", to=sinks)(lambda spark: spark)
+    return sink_keys(pipeline.stages[NodeId("s")])
+
+
+def test_another_key_is_mentioned_with_what_becomes_of_the_rows_that_are_there() -> None:
+    append, by_a, by_b = (strobe.DeltaSink("out", key=key) for key in (None, "a", ["a", "b"]))
+    named = strobe.DeltaSink("t", key=["a", "b"]).named("t")
+    assert keys(append, strobe.FileSink("f"), named) == {"0": [], "t": ["a", "b"]}
+    for sink in (append, by_a):
+        assert list(changed_keys(keys(sink), keys(sink))) == []
+    (added,) = changed_keys(keys(append), keys(by_b))
+    assert added.startswith("the key of sink 0 is a, b from now on, and its rows were added without a key so far")
+    (other,) = changed_keys(keys(by_a), keys(by_b))
+    assert "written by a so far" in other
+    (gone,) = changed_keys(keys(by_a), keys(append))
+    assert gone.endswith("and none replaces another: its key was a")
+    assert list(changed_keys(None, keys(by_a))) == [], "it was not noted"
 
 
 def _two() -> tuple[strobe.Sink, strobe.Sink]:

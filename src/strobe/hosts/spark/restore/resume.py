@@ -49,7 +49,7 @@ from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreO
 from strobe.hosts.spark.restore.replacing import replacements
 from strobe.hosts.spark.restore.rescale import first_partitions, rescale_stages
 from strobe.hosts.spark.restore.restore import restore_job, sweep_leftovers
-from strobe.hosts.spark.restore.sink_places import changed_sinks, sink_places
+from strobe.hosts.spark.restore.sink_places import changed_keys, changed_sinks, sink_keys, sink_places
 from strobe.hosts.spark.stage.assemble import AssembledStage, DraftStage, open_stages, sink_contexts
 from strobe.hosts.spark.stage.bad_files import check_set_aside
 from strobe.hosts.spark.stage.chaining import describe_draft
@@ -145,7 +145,10 @@ def _place_of(home: JobHome, uid: NodeId, parting: Parting | None) -> str:
 
 
 def _descriptions(drafts: Sequence[DraftStage], base: Path) -> dict[NodeId, dict[str, Json]]:
-    return {d.spec.uid: {**describe_draft(d), "writes": sink_places(d.spec, base)} for d in drafts}
+    return {
+        d.spec.uid: {**describe_draft(d), "writes": sink_places(d.spec, base), "keys": sink_keys(d.spec)}
+        for d in drafts
+    }
 
 
 def _warn(uid: NodeId, sentence: str) -> None:
@@ -326,7 +329,10 @@ def _look_at_sinks(
     for uid in pipeline.stages:
         before = home.record.stages.get(uid)
         if isinstance(before, Mapping) and spark_checkpoint.last_logged(stage_checkpoint(home, uid)) is not None:
-            for sentence in changed_sinks(before.get("writes"), descriptions[uid]["writes"], homes):
+            said = descriptions[uid]
+            for sentence in changed_sinks(before.get("writes"), said["writes"], homes):
+                warn(uid, sentence)
+            for sentence in changed_keys(before.get("keys"), said["keys"]):
                 warn(uid, sentence)
 
 
