@@ -3,13 +3,14 @@
     python bench/flink.py                       10 million transfers in 100 files, three rounds
     python bench/flink.py --files 20 --rows 500000
                                                 the same in large files: Strobe's batches take five times as long
+    python bench/flink.py --per-batch 1         Strobe reads one file in a batch: shorter checkpoints, fewer transfers
     python bench/flink.py --quick               a small one, to see that it works
 
 Both sides run alternately, each in a fresh process: two postings for each transfer, and for each account its balance,
-kept in RocksDB with incremental checkpoints, on two cores. Flink throws the balances away; Strobe writes each change of
-a balance into a Delta table, two files a batch, and the table is compared with DuckDB's answer. Told are transfers per
-second, processor time with the start of each side, and how long the checkpoints took: Flink's by its own log, Strobe's
-by its history.
+kept in RocksDB with incremental checkpoints, on two cores. Flink throws the balances away. Strobe reads two files a
+batch and writes each change of a balance into a Delta table, which is compared with DuckDB's answer. Told are transfers
+per second, processor time with the start of each side, and how long the checkpoints took: Flink's by its own log,
+Strobe's by its history.
 
 Flink is fetched the first time, 310 MB, from where `pip` gets its packages; see `flink.lock` for the rest.
 """
@@ -142,7 +143,7 @@ def run_flink(data: Path, work: Path) -> dict[str, Any]:
     }
 
 
-def run_strobe(data: Path, work: Path, parquet: Path) -> dict[str, Any]:
+def run_strobe(data: Path, work: Path, parquet: Path, per_batch: int) -> dict[str, Any]:
     import strobe
     from strobe.hosts.spark.job.job import start_job
 
@@ -151,7 +152,7 @@ def run_strobe(data: Path, work: Path, parquet: Path) -> dict[str, Any]:
 
     @pipeline.stage(uid="postings", trigger={"availableNow": True})
     def postings(spark: Any) -> Any:
-        files = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 2)
+        files = spark.readStream.schema(DDL).option("maxFilesPerTrigger", per_batch)
         return ledger.postings(files.csv(str(data)))
 
     @pipeline.stage(uid="balances", reads="postings", output_mode="update", to=strobe.DeltaSink(str(work / "balances")))
@@ -178,6 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=100)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--per-batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "strobe-bench-flink")
     parser.add_argument("--quick", action="store_true")
@@ -190,7 +192,10 @@ def main() -> None:
     parquet, data = shape / "parquet", shape / "csv"
     if args.side:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        result = run_flink(data, args.work) if args.side == "flink" else run_strobe(data, args.work, parquet)
+        if args.side == "flink":
+            result = run_flink(data, args.work)
+        else:
+            result = run_strobe(data, args.work, parquet, args.per_batch)
         print(json.dumps(result))
         return
     ledger.write_data(parquet, args.files, args.rows)
@@ -221,6 +226,7 @@ def run_side(side: str, args: argparse.Namespace) -> dict[str, Any]:
     """In a process of its own, in a fresh directory."""
     with tempfile.TemporaryDirectory(dir=args.dir) as work:
         shape = ["--files", str(args.files), "--rows", str(args.rows), "--dir", str(args.dir.absolute())]
+        shape += ["--per-batch", str(args.per_batch)]
         done = subprocess.run(
             [sys.executable, str(Path(__file__).absolute()), "--side", side, "--work", work, *shape],
             capture_output=True, text=True, check=False, cwd=work,
