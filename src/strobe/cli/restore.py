@@ -61,8 +61,8 @@ def restore_options(function: Function) -> Function:
         click.option("--partitions", "-p", multiple=True, metavar="N|UID=N",
                      help="Partitions of the state of every stage, or of one; may be repeated."),
         click.option("--allow-non-restored-state", "-n", is_flag=True,
-                     help="Drop the state of stages that are not in the file any more, and rows on their way to a stage "
-                          "that no longer reads their channel."),
+                     help="Drop the state of stages that are not in the file any more, and rows on their way to a "
+                          "stage that no longer reads their channel."),
         click.option("--root", metavar="HASH", help="With -s: the Merkle root that the snapshot must have."),
         click.option("--signed-by", metavar="KEY", envvar=SIGNED_BY, show_envvar=True,
                      help="With -s: the public key (a PEM file, or env:NAME) that the snapshot must be signed by."),

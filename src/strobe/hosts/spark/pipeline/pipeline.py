@@ -10,16 +10,16 @@ query by their position in the plan, and reordering a file must not reorder a ch
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from strobe.hosts.spark.pipeline import stage_options
 from strobe.hosts.spark.pipeline.config import CheckpointConfig, RestartPolicy
+from strobe.hosts.spark.pipeline.sink_conflicts import check_places
 from strobe.hosts.spark.pipeline.triggers import check_trigger, never_ends
 from strobe.model.errors import Misuse
 from strobe.model.graph import Channel, Graph
@@ -320,7 +320,7 @@ class Pipeline:
                 )
             for sink in stage.sinks:
                 sink.check_stage(stage.uid, stage.output_mode)
-        self._check_sinks((base or Path()).absolute())
+        check_places(self.name, self._stages.values(), (base or Path()).absolute())
         self._check_replaced()
         self.order()
         self._check_ends()
@@ -351,48 +351,6 @@ class Pipeline:
                     f"Stages {other!r} and {uid!r} of pipeline {self.name!r} both replace {stage.replaces!r}.",
                     next="Only one of them can go on where it was.",
                 )
-
-    def _check_sinks(self, base: Path) -> None:
-        """A sink knows whose batches it has: two writers would take each other's for their own."""
-        taken: dict[object, tuple[NodeId, Sink]] = {}
-        for stage in self._stages.values():
-            uids = [sink.uid for sink in stage.sinks if sink.uid is not None]
-            for uid in uids:
-                if uids.count(uid) > 1:
-                    raise Misuse(
-                        f"Stage {stage.uid!r} of pipeline {self.name!r} has several sinks with the uid {uid!r}.",
-                        next="Give each another one with .named(…).",
-                    )
-            for sink in stage.sinks:
-                for place in {id(sink), sink.place_in(base)} - {None}:
-                    if place in taken:
-                        raise self._one_place(*taken[place], stage.uid, sink)
-                    taken[place] = stage.uid, sink
-        self._check_nested({place: who for place, who in taken.items() if isinstance(place, str)})
-
-    def _check_nested(self, taken: Mapping[str, tuple[NodeId, Sink]]) -> None:
-        """Whoever reads or restores a directory would take what another sink has below it for its own."""
-        for place, (inner, here) in taken.items():
-            for above in map(str, PurePath(place).parents):
-                if os.path.isabs(place) and above in taken:
-                    outer, there = taken[above]
-                    who = f"Stages {outer!r} and {inner!r}" if outer != inner else f"Two sinks of stage {outer!r}"
-                    raise Misuse(
-                        f"{who} of pipeline {self.name!r} write into each other's directories: "
-                        f"{here.describe()}, and around it {there.describe()}.",
-                        untouched="Nothing was started.",
-                        next="Give each a directory beside the other's.",
-                    )
-
-    def _one_place(self, first: NodeId, there: Sink, second: NodeId, here: Sink) -> Misuse:
-        who = f"Stages {first!r} and {second!r}" if first != second else f"Two sinks of stage {first!r}"
-        named = sorted({there.describe(), here.describe()})
-        return Misuse(
-            f"{who} of pipeline {self.name!r} write to the same {'sink' if len(named) == 1 else 'place'}: "
-            f"{' and '.join(named)}.",
-            untouched="Nothing was started.",
-            next="Give each its own, or unite the rows in one stage.",
-        )
 
     def __reduce__(self) -> Any:
         """It stays in the driver: with it every stage, sink and connection would go to the workers."""

@@ -13,12 +13,13 @@ from strobe.hosts.spark.checkpoint import files as spark_checkpoint
 from strobe.hosts.spark.checkpoint.stage_files import channel_positions, stage_checkpoint
 from strobe.hosts.spark.home.job_home import JobHome
 from strobe.hosts.spark.plans.description import CHANNEL, entries_of
+from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.model.cut import Json
-from strobe.model.errors import Misuse
-from strobe.model.ids import ChannelId, NodeId
-from strobe.store.manifest import NOTHING, Manifest, NodeRecord
+from strobe.model.errors import Misuse, StrobeError
+from strobe.model.ids import NodeId
+from strobe.store.manifest import NOTHING, Manifest
 
-__all__ = ["channels_left", "dropped_with", "refusal_to_leave", "waiting_at_a_resume", "waiting_in_a_snapshot"]
+__all__ = ["channels_left", "check_leaving", "dropped_with", "refusal_to_leave", "waiting_at_a_resume"]
 
 
 def channels_left(before: Json, after: Json) -> list[NodeId]:
@@ -42,13 +43,17 @@ def waiting_at_a_resume(home: JobHome, uid: NodeId, left: Collection[NodeId]) ->
     return {read: rows for read, rows in found.items() if rows}
 
 
-def waiting_in_a_snapshot(
-    manifest: Manifest, uid: NodeId, record: NodeRecord, reads: Collection[NodeId]
-) -> dict[NodeId, int]:
-    """The rows that were on their way to the stage in each channel that it has left."""
-    left = [ChannelId(read) for read in record.inputs if NodeId(read) not in reads]
+def check_leaving(
+    job: RestoreContext, manifest: Manifest, uid: NodeId, problems: list[StrobeError], warnings: list[str]
+) -> None:
+    """Look for rows that were on their way to the stage at the snapshot, in channels that it has left."""
+    left = [read for read in manifest.nodes[uid].inputs if NodeId(read) not in job.pipeline.stages[uid].inputs]
     flights = ((read, manifest.channels[read].in_flight.get(uid)) for read in left if read in manifest.channels)
-    return {NodeId(read): flight.rows for read, flight in flights if flight is not None and flight.rows}
+    waiting = {NodeId(read): flight.rows for read, flight in flights if flight is not None and flight.rows}
+    if waiting and job.options.allow_non_restored_state:
+        warnings.append(f"{uid}: {dropped_with(waiting)}, and are dropped.")
+    elif waiting:
+        problems.append(refusal_to_leave(uid, waiting, job.pipeline.name))
 
 
 def dropped_with(waiting: dict[NodeId, int]) -> str:

@@ -26,7 +26,7 @@ from strobe.hosts.spark.restore.coming_again import rows_again
 from strobe.hosts.spark.restore.context import RestoreContext
 from strobe.hosts.spark.restore.evolve import changed_state, compare_stages, rearranged, said
 from strobe.hosts.spark.restore.former import Former
-from strobe.hosts.spark.restore.left_behind import dropped_with, refusal_to_leave, waiting_in_a_snapshot
+from strobe.hosts.spark.restore.left_behind import check_leaving
 from strobe.hosts.spark.restore.plan import (
     ChannelPlan,
     ClaimMode,
@@ -261,14 +261,14 @@ def _stages(planning: _Planning) -> Iterator[StagePlan]:
             starts = _starts_of_new(pipeline, uid, manifest)
             yield StagePlan(uid, StageAction.NEW, starts=starts, earliest=spec.start == "earliest")
         elif record.batch is None or record.batch == NOTHING:
-            _check_waiting(planning, uid, record)
+            check_leaving(job, manifest, uid, findings.problems, findings.warnings)
             starts = {NodeId(c): p for c, p in record.inputs.items() if NodeId(c) in spec.inputs}
             yield StagePlan(uid, StageAction.UNBEGUN, record, starts=starts, replaces=replaced.get(uid))
         elif uid in replaced:
             dropping = options.allow_non_restored_state
             problem = refusal_to_replace(replaced[uid], spec, record, descriptions[uid], dropping=dropping)
             findings.problems += [] if problem is None else [problem]
-            _check_waiting(planning, uid, record)
+            check_leaving(job, manifest, uid, findings.problems, findings.warnings)
             starts = {**_starts_of_new(pipeline, uid, manifest), **{NodeId(c): p for c, p in record.inputs.items()}}
             starts = {read: at for read, at in starts.items() if read in spec.inputs}
             moved = {} if spec.inputs else _moved(uid, found, record, descriptions[uid], homes, findings)
@@ -276,7 +276,7 @@ def _stages(planning: _Planning) -> Iterator[StagePlan]:
         else:
             division = divide(job, manifest, uid, uid, findings.problems)
             if division is None:
-                _check_waiting(planning, uid, record)
+                check_leaving(job, manifest, uid, findings.problems, findings.warnings)
             else:
                 record = replace(record, extra=as_divided(record.extra, descriptions[uid]))
             _check_state(uid, record, then[uid], former, options, findings)
@@ -297,16 +297,6 @@ def _stages(planning: _Planning) -> Iterator[StagePlan]:
             yield StagePlan(uid, StageAction.DROPPED, record)
             if not options.allow_non_restored_state and record.batch not in (None, NOTHING):
                 findings.problems.append(_dropped(pipeline, uid, record, manifest))
-
-
-def _check_waiting(planning: _Planning, uid: NodeId, record: NodeRecord) -> None:
-    """Look for rows on their way to the stage that nobody would read."""
-    pipeline, findings = planning.job.pipeline, planning.findings
-    waiting = waiting_in_a_snapshot(planning.manifest, uid, record, pipeline.stages[uid].inputs)
-    if waiting and planning.job.options.allow_non_restored_state:
-        findings.warnings.append(f"{uid}: {dropped_with(waiting)}, and are dropped.")
-    elif waiting:
-        findings.problems.append(refusal_to_leave(uid, waiting, pipeline.name))
 
 
 def _former(drafts: Sequence[DraftStage], home: JobHome, found: Located, manifest: Manifest) -> Former:
@@ -434,9 +424,7 @@ def _sinks(planning: _Planning) -> Iterator[SinkStep]:
             findings.problems += [p for p in (outlook.problem, parts.problem) if p is not None]
             findings.warnings += [w for w in (outlook.warning, parts.warning) if w]
             if outlook.fate in (SinkFate.COPIED, SinkFate.ROLLED_BACK):
-                findings.unchecked.append(
-                    f"{sink.describe()}: the rows that it goes back to, and whether they can be read."
-                )
+                findings.unchecked.append(f"{sink.describe()}: whether the rows that it goes back to can be read.")
     dropped = None if fork or options.allow_non_restored_state else check_dropped(home, present)
     if dropped is not None:
         findings.problems.append(dropped)
