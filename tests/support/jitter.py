@@ -2,7 +2,8 @@
 another: `make test ARGS="-p tests.support.jitter tests/hosts/spark"`.
 
 It reaches the jobs that run in the test's own process; a driver that a test starts is not slowed down. The seed is
-printed, and STROBE_JITTER=N repeats it as far as threads can be repeated.
+printed, and STROBE_JITTER=N repeats it as far as threads can be repeated. A test is delayed for half a minute at most:
+some run thousands of batches, without Spark.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ import pytest
 from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.model.ids import NodeId
 
-__all__ = ["pytest_configure", "pytest_report_header"]
+__all__ = ["pytest_configure", "pytest_report_header", "pytest_runtest_setup"]
 
 _SEED = int(os.environ.setdefault("STROBE_JITTER", str(random.randrange(10**6))))
 _SHARE, _LONGEST = 0.4, 1.5  # of what is delayed, and for how many seconds at most
+_MOST = 30.0  # seconds of one test
+_left = [0.0]
 
 
 def pytest_report_header() -> str:
     return f"batches are delayed at random: STROBE_JITTER={_SEED}"
+
+
+def pytest_runtest_setup() -> None:
+    _left[0] = _MOST
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,8 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
     latest, begin, end = StageAgent.latest, StageAgent.begin_batch, StageAgent.end_batch
 
     def delay() -> None:
-        if chance.random() < _SHARE:
-            time.sleep(chance.random() * _LONGEST)
+        if _left[0] > 0 and chance.random() < _SHARE:
+            seconds = chance.random() * _LONGEST
+            _left[0] -= seconds
+            time.sleep(seconds)
 
     def delayed_latest(self: StageAgent, reader: str, producer: NodeId, start: int) -> int:
         delay()
