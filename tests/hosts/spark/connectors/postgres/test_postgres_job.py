@@ -224,17 +224,20 @@ def test_a_driver_killed_around_its_commit_leaves_work_in_doubt_that_the_next_on
 def test_a_table_gets_its_column_although_a_killed_driver_has_left_a_prepared_transaction_on_it(
     tmp_path: Path, database: Database
 ) -> None:
-    set_up_numbers(database, 6)
+    set_up_numbers(database, 1)
+    ended = strobe_run(tmp_path, database, BOUNDED="1", SCHEMA="evolve")  # from here on each part has rows
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    add_numbers(database, 5)
     killed = strobe_run(tmp_path, database, STROBE_CRASH_AT="commit.begun", SCHEMA="evolve")
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
-    assert (delivered(database), len(database.prepared())) == ([], 1)
+    assert (delivered(database), len(database.prepared())) == ([1], 1)
     add_numbers(database, 4)
     ended = strobe_run(tmp_path, database, BOUNDED="1", SCHEMA="evolve", EVOLVED="1")
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert (delivered(database), database.prepared()) == (list(range(1, 11)), [])
     old = [id for (id,) in database.rows("SELECT id FROM target WHERE thrice IS NULL ORDER BY id")]
     assert old == list(range(1, len(old) + 1))
-    assert 5 <= len(old) < 10, "what the killed driver had written has no such column, what came later has"
+    assert 1 < len(old) < 10, "what the killed driver had written has no such column, what came later has"
     assert database.rows("SELECT count(*) FROM target WHERE thrice <> 3 * id") == [(0,)]
 
 
