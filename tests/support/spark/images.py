@@ -33,6 +33,7 @@ __all__ = ["Images", "WatchedDriver", "send", "stop_all"]
 
 PATIENCE: Final = 180.0  # seconds; only a test that fails waits for so long
 _GO: Final = "go"
+_HEARD: Final = "heard"
 _STANDS: Final = "TtZX"  # what /proc calls a thread that is stopped, or dead
 _COMES_TO_A_STOP: Final = 2.0  # seconds
 
@@ -66,17 +67,20 @@ class WatchedDriver:
 
     def reach(self, point: str, feed: Callable[[], object] = lambda: None) -> None:
         """Let it run until it stands at `point` (NAME or NAME@STAGE). It is told where before it goes on from where it
-        stands, or it could be past that point. `feed` gives it something to do, for the same reason after that."""
+        stands, or it could be past that point. `feed` gives it something to do, for the same reason once it has heard
+        that."""
         self._to.write(f"{point}\n{_GO}\n" if self._stands else f"{point}\n")
         self._to.flush()
-        feed()
         alarm = threading.Timer(PATIENCE, self.kill)
         alarm.start()
         try:
-            reached = self._from.readline().strip()
+            said = [self._from.readline().strip()]
+            if said[0]:  # else it has ended
+                feed()
+            said.append(self._from.readline().strip())
         finally:
             alarm.cancel()
-        if reached != point:  # it has ended
+        if sorted(said) != sorted((_HEARD, point)):  # it has ended
             pytest.fail(f"{point} was not reached (exit code {self.process.wait()}):\n{self.said()}", pytrace=False)
         self._stands = True
 
@@ -171,13 +175,13 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 class _Stops:
     """Stands at the points that the watcher names, one after the other; at the others it goes on."""
 
-    def __init__(self, orders: IO[str], said: IO[str]) -> None:
+    def __init__(self, orders: IO[str], said: int) -> None:
         self._orders = orders
         self._said = said
         self._lock = threading.Lock()
         self._wanted = ""
-        threading.Thread(target=self._listen, name="watcher", daemon=True).start()
         self._free = threading.Event()
+        threading.Thread(target=self._listen, name="watcher", daemon=True).start()
 
     def _listen(self) -> None:
         for line in self._orders:
@@ -185,6 +189,7 @@ class _Stops:
                 self._free.set()
             else:
                 self._wanted = line.strip()
+                self._say(_HEARD)
         os._exit(3)  # whoever watched is gone
 
     def point(self, name: str, stage: str = "") -> None:
@@ -195,15 +200,18 @@ class _Stops:
                 return
             self._free.clear()
             reached, self._wanted = self._wanted, ""
-            self._said.write(f"{reached}\n")
-            self._said.flush()
+            self._say(reached)
             self._free.wait()
+
+    def _say(self, word: str) -> None:
+        """From any thread, as a whole."""
+        os.write(self._said, f"{word}\n".encode())
 
 
 def _drive(orders: int, said: int, args: list[str]) -> None:
     from strobe.cli.main import main
 
-    crash_points.point = _Stops(os.fdopen(orders), os.fdopen(said, "w")).point
+    crash_points.point = _Stops(os.fdopen(orders), said).point
     main(args)
 
 
