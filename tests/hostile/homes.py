@@ -163,14 +163,15 @@ def _spoil(dice: random.Random, home: Path, canary: Path, port: int) -> str:
 
 
 def _object(path: Path, name: str) -> Any:
-    """What the file holds, or held before something was done to it."""
+    """What the file holds, or held before something was done to it: an object with something in it."""
     data = path.read_bytes()
     return json.loads(data) if _is_object(data) else dict(_FILES.get(name, {"identity": "x"}))
 
 
 def _is_object(data: bytes) -> bool:
     try:
-        return isinstance(json.loads(data), dict)
+        value = json.loads(data)
+        return isinstance(value, dict) and bool(value)
     except (ValueError, RecursionError):
         return False
 

@@ -99,6 +99,7 @@ def check_checkpoints(job: strobe.Job, *, whole: bool = False) -> list[Manifest]
         assert previous.rows_in_flight == 0
         for record in previous.channels.values():
             rows = channel_rows(job.home.home / str(record.location))
+            assert record.barrier is not None
             assert max((v for v, n in rows.items() if n), default=0) <= record.barrier, "rows that no checkpoint has"
     return manifests
 

@@ -73,7 +73,7 @@ def keys(*sinks: strobe.Sink) -> dict[str, object]:
 
 
 def test_another_key_is_mentioned_with_what_becomes_of_the_rows_that_are_there() -> None:
-    append, by_a, by_b = (strobe.DeltaSink("out", key=key) for key in (None, "a", ["a", "b"]))
+    append, by_a, by_b = (strobe.DeltaSink("out", key=key) for key in ((), ("a",), ("a", "b")))
     named = strobe.DeltaSink("t", key=["a", "b"]).named("t")
     assert keys(append, strobe.FileSink("f"), named) == {"0": [], "t": ["a", "b"]}
     for sink in (append, by_a):
