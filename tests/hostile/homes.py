@@ -164,7 +164,7 @@ def _spoil(dice: random.Random, home: Path, canary: Path, port: int) -> str:
 
 def _object(path: Path, name: str) -> Any:
     """What the file holds, or held before something was done to it: an object with something in it."""
-    data = path.read_bytes()
+    data = path.read_bytes() if path.exists() else b""
     return json.loads(data) if _is_object(data) else dict(_FILES.get(name, {"identity": "x"}))
 
 

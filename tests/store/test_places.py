@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,17 @@ def test_a_note_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
     (tmp_path / LAYOUT.store).write_text('{"store": 7}')
     with pytest.raises(Damaged, match=r"store\.json, which says where the checkpoints of job 'ledger' are"):
         checkpoints_of(tmp_path, JOB)
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\ud800b"])
+@pytest.mark.parametrize("field", ["store", "home"])
+def test_a_place_that_is_no_path_is_damage(tmp_path: Path, field: str, odd: str) -> None:
+    path = tmp_path / "jobs/ledger/store.json"
+    path.parent.mkdir(parents=True)
+    note = {"store": str(tmp_path), "owner": "x", "home": ""}
+    path.write_text(json.dumps({**note, field: odd}))
+    with pytest.raises(Damaged, match=r"store\.json, which says where the checkpoints of job 'ledger' are"):
+        place_of(tmp_path, "ledger")
 
 
 @pytest.mark.parametrize("name", ["jobs/ledger/snapshots/chk-000007", "jobs/ledger", "jobs/other", "sav", ""])

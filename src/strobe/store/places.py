@@ -150,7 +150,11 @@ def _take(objects: ObjectStore, layout: JobLayout, owner: str) -> None:
 def _read(home: Path, job: str) -> _Note | None:
     path = home / JobLayout(job).store
     try:
-        return read_as(path, _Note)
+        note = read_as(path, _Note)
+        for place in (note.store or "", note.home):
+            if b"\0" in os.fsencode(place):
+                raise ValueError(f"{place!r:.80} is no path")
+        return note
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
