@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench._chain import Metered
 from bench._report import figure
+from bench._sides import run_side
 from bench.ledger import ROCKSDB
 from strobe.hosts.spark.job.demo import DDL, compare, demo_pipeline, write_transfers
 
@@ -138,20 +139,6 @@ def times(began: float, started: float, checkpoints: Iterable[Path]) -> dict[str
     return {"session": started - began, "seconds": end - (places[0] / "metadata").stat().st_mtime}
 
 
-def run_side(side: str, root: Path, work: Path) -> dict[str, Any]:
-    """In a process of its own, in a fresh directory."""
-    subprocess.run(["rm", "-rf", str(work)], check=True)
-    work.mkdir(parents=True)
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).absolute()), "--side", side, "--dir", str(root), "--work", str(work)],
-        capture_output=True, text=True, check=False, cwd=work,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=20)
@@ -174,7 +161,7 @@ def main() -> None:
     costs: dict[str, list[float]] = {side: [] for side in SIDES}
     for round_ in range(args.rounds):
         for side in SIDES if round_ % 2 == 0 else reversed(SIDES):
-            result = run_side(side, args.dir, args.dir / "work")
+            result = run_side(__file__, side, args.dir / "work", "--dir", args.dir)
             rates[side].append(total / result["seconds"])
             costs[side].append(result["processor"])
             more = ", ".join(f"{k} {v:.1f}" for k, v in result.items())

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import resource
@@ -39,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench import ledger
 from bench._chain import Metered
 from bench._report import figure
+from bench._sides import percentile, run_side
 from strobe.hosts.spark.jvm.jars import cache_directory, fetched
 from strobe.hosts.spark.jvm.java import find_java
 
@@ -171,10 +171,6 @@ def run_strobe(data: Path, work: Path, parquet: Path, per_batch: int) -> dict[st
     return {"seconds": seconds, "processor": processor, "durations": [c.duration_ms / 1000 for c in complete]}
 
 
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[math.ceil(share * len(values)) - 1]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=100)
@@ -201,10 +197,11 @@ def main() -> None:
     ledger.write_data(parquet, args.files, args.rows)
     write_csv(parquet, data)
     libraries()
+    shared = ("--files", args.files, "--rows", args.rows, "--per-batch", args.per_batch, "--dir", args.dir.absolute())
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     for round_ in range(args.rounds):
         for side in SIDES if round_ % 2 == 0 else SIDES[::-1]:
-            result = run_side(side, args)
+            result = run_side(__file__, side, args.dir.absolute() / "work", *shared)
             found[side].append(result)
             took = result["durations"]
             print(
@@ -220,21 +217,6 @@ def main() -> None:
     print(f"\nstrobe / flink: {rate:.2f} in transfers a second, {cost:.2f} in processor time (above 1 is better)")
     print(f"median duration of a checkpoint, strobe / flink: {took:.2f} (below 1 is better)")
     figure("flink.py", "median duration of a checkpoint / Flink's, ledger on CSV", took, at_most=1.0)
-
-
-def run_side(side: str, args: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own, in a fresh directory."""
-    with tempfile.TemporaryDirectory(dir=args.dir) as work:
-        shape = ["--files", str(args.files), "--rows", str(args.rows), "--dir", str(args.dir.absolute())]
-        shape += ["--per-batch", str(args.per_batch)]
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).absolute()), "--side", side, "--work", work, *shape],
-            capture_output=True, text=True, check=False, cwd=work,
-        )  # fmt: skip
-        if done.returncode:
-            raise SystemExit(f"{side} failed:\n{(done.stdout + done.stderr)[-3000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return result
 
 
 def _median(results: list[dict[str, Any]], what: str) -> float:

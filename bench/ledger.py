@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench._chain import Metered
 from bench._report import figure
+from bench._sides import run_side
 
 ACCOUNTS = 100_000
 DDL = "id BIGINT, src INT, dst INT, amount BIGINT, ts TIMESTAMP"
@@ -229,23 +229,6 @@ def _times(began: float, started: float, last: Path, first: Path) -> dict[str, f
     return {"session": started - began, "seconds": end - start, "steady": end - warm}
 
 
-def run_side(side: str, data: Path, work: Path) -> dict[str, Any]:
-    """One side in a process of its own, in a fresh directory."""
-    subprocess.run(["rm", "-rf", str(work)], check=True)
-    work.mkdir(parents=True)
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).absolute()), "--side", side, "--data", str(data), "--work", str(work)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=work,
-    )
-    if done.returncode:
-        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
-
-
 def print_side(side: str, data: Path, work: Path) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if side.startswith("strobe"):
@@ -281,7 +264,7 @@ def main() -> None:
     costs: dict[str, list[float]] = {side: [] for side in sides}
     for round_ in range(args.rounds):
         for side in sides if round_ % 2 == 0 else reversed(sides):
-            result = run_side(side, data, args.dir / "work")
+            result = run_side(__file__, side, args.dir / "work", "--data", data)
             rates[side].append(total / result["seconds"])
             costs[side].append(result["processor"])
             more = ", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items())

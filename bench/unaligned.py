@@ -17,7 +17,6 @@ Both tell the median and the 99th percentile in batch times: of the slow stages'
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 import statistics
 import sys
@@ -34,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import strobe
 from bench._report import figure
+from bench._sides import percentile
 from strobe.hosts.spark.job.job import start_job
 from strobe.model.ids import NodeId
 from strobe.protocol.coordinator.messages import CoordinatorSettings
@@ -61,10 +61,6 @@ class Measured:
     def report(self, what: str) -> None:
         for name, found, target in zip(("p50", "p99"), self.in_batches(), (1, 2), strict=True):
             figure("unaligned.py", f"{what}, by default, {name} of checkpoints, in batch times", found, at_most=target)
-
-
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def measure(config: strobe.CheckpointConfig, backlog: int, seconds: float, root: Path, limit: int | None) -> Measured:
