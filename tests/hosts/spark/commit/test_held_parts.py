@@ -11,6 +11,7 @@ import pytest
 from strobe.hosts.spark.commit.commits import Commits
 from strobe.hosts.spark.commit.holding import held_on_disk, release, release_offline
 from strobe.hosts.spark.commit.ledger import PartState
+from strobe.hosts.spark.commit.start import explain_doubt
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.protocol.two_phase_commit.messages import Finding
@@ -84,6 +85,14 @@ def test_who_waits_does_not_wait_for_snapshots_that_come_later(world: JudgedWorl
         assert waiting.result(60)
     assert world.table.visible == [0]
     assert not world.commits.settle(0), "of the later ones nothing is known"
+
+
+def test_a_job_that_ends_before_its_verdicts_says_what_it_waits_for(world: JudgedWorld) -> None:
+    world.say(world.snapshot_of(), HOLDS)
+    assert world.commits.settle(60)
+    world.take_snapshot(settle=False)  # without rows of its own
+    assert not world.commits.settle(0)
+    assert explain_doubt("job", world.commits).startswith("1 checkpoint(s) wait for what the invariants say of them.")
 
 
 def test_what_is_not_held_cannot_be_released(world: JudgedWorld) -> None:

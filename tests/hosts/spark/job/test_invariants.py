@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import strobe
 from strobe.cli.main import cli
 from strobe.hosts.spark.job.invariants import InvariantChecks
 from strobe.hosts.spark.job.job import start_job
+from strobe.look.asking import Ask
 from strobe.model.errors import Misuse
 from strobe.model.ids import SnapshotId
 from strobe.model.invariants import Outcome, Verdict
@@ -154,3 +157,40 @@ def test_the_process_that_asks_may_die_and_the_next_snapshot_gets_another(root: 
         checks.stop(wait=False)
     assert checks._process is not None
     assert checks._process.poll() is not None
+
+
+def test_who_waits_for_verdicts_does_not_wait_for_snapshots_that_come_later(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "home/jobs/ledger").mkdir(parents=True)
+    checks = InvariantChecks(ledger(root), root / "home", lambda reason: None)
+    entered, over = threading.Event(), threading.Event()
+    waiting, waits = checks._change.wait_for, threading.current_thread()
+    in_time: list[bool] = []
+
+    def wait_for(happened: Callable[[], bool], timeout: float | None = None) -> bool:
+        if threading.current_thread() is not waits:
+            return waiting(happened, timeout)
+        entered.set()
+        in_time.append(waiting(happened, timeout))
+        return in_time[-1]
+
+    def ask(asked: Ask) -> list[Verdict]:
+        if asked.snapshot == 1:
+            assert entered.wait(60)
+            checks.completed(SnapshotId(2))
+        else:
+            assert over.wait(60), "it was waited for"
+        return [Verdict(name, SnapshotId(asked.snapshot), Outcome.HOLDS) for name in asked.invariants]
+
+    monkeypatch.setattr(checks._change, "wait_for", wait_for)
+    monkeypatch.setattr(checks, "_ask", ask)
+    checks.start()
+    try:
+        checks.completed(SnapshotId(1))
+        assert checks.settle() is None
+        assert in_time == [True]
+        assert {v.snapshot for v in read_verdicts(root / "home", "ledger")} == {1}
+    finally:
+        over.set()
+        checks.stop(wait=True)
