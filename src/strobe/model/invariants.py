@@ -32,7 +32,8 @@ class Outcome(StrEnum):
 @dataclass(frozen=True)
 class Invariant:
     """`sql` gives the rows that must not exist; `function` gets the cut, and returns such rows, or whether it holds.
-    It is asked of every `every`-th snapshot."""
+    It is asked of every `every`-th snapshot, from the first
+    on in which there is something to ask about."""
 
     name: str
     sql: str | None = None

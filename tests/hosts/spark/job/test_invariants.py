@@ -159,6 +159,30 @@ def test_the_process_that_asks_may_die_and_the_next_snapshot_gets_another(root: 
     assert checks._process.poll() is not None
 
 
+def test_every_second_snapshot_counts_from_the_first_one_with_an_answer(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage that had not run yet when it was asked about may have by the next snapshot, and that may be the last."""
+    (root / "home/jobs/ledger").mkdir(parents=True)
+    checks = InvariantChecks(ledger(root), root / "home", lambda reason: None)
+    outcomes = {1: Outcome.SKIPPED, 2: Outcome.SKIPPED}
+
+    def ask(asked: Ask) -> list[Verdict]:
+        outcome = outcomes.get(asked.snapshot, Outcome.HOLDS)
+        return [Verdict(name, SnapshotId(asked.snapshot), outcome) for name in asked.invariants]
+
+    monkeypatch.setattr(checks, "_ask", ask)
+    checks.start()
+    try:
+        for snapshot in range(1, 8):
+            checks.completed(SnapshotId(snapshot))
+            checks.settle()
+        asked = [int(v.snapshot) for v in read_verdicts(root / "home", "ledger") if v.invariant == "nobody is rich"]
+        assert asked == [1, 2, 3, 5, 7]
+    finally:
+        checks.stop(wait=False)
+
+
 def test_who_waits_for_verdicts_does_not_wait_for_snapshots_that_come_later(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,12 @@ class _Of:
     violations: int = 0
     last: Verdict | None = None
 
+    @property
+    def unanswered(self) -> bool:
+        """As long as there was nothing to ask about, the next snapshot is asked, whatever `every` says: it may be the
+        last one."""
+        return self.last is None or self.last.outcome is Outcome.SKIPPED
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
@@ -133,7 +139,7 @@ class InvariantChecks:
             for one in self._of.values():
                 if one.invariant.on_violation is OnViolation.HOLD:
                     continue
-                if one.seen % one.invariant.every == 0:
+                if one.unanswered or one.seen % one.invariant.every == 0:
                     due.append(one.invariant.name)
                 one.seen += 1
             if not due or self._closed:
