@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 from strobe.hosts.spark.home.job_state import UNFINISHED, JobState
-from strobe.hosts.spark.snapshot.metrics import InvariantStatus, JobStatus, SinkStatus, StageStatus, StateStatus
+from strobe.hosts.spark.snapshot.metrics import JobStatus, SinkStatus, StageStatus, StateStatus
 from strobe.hosts.spark.snapshot.progress import Progress
 from strobe.model.kind import Kind
 from strobe.store.times import utc_seconds
 from strobe.telemetry.families import Family, Metric, MetricKind, Of, Values, gather
+from strobe.telemetry.invariant_metrics import invariant_metrics
 
 __all__ = ["INVARIANT_METRICS", "JOB_METRICS", "SINK_METRICS", "STAGE_METRICS", "job_families"]
 
@@ -200,23 +201,6 @@ SINK_METRICS: Final = (
 
 # ── of an invariant ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-def _invariant(
-    name: str, kind: MetricKind, help: str, value: Callable[[InvariantStatus], Values]
-) -> Of[InvariantStatus]:
-    return Of(Metric(f"strobe_invariant_{name}", kind, help, ("job_name", "invariant")), value)
-
-
-INVARIANT_METRICS: Final = (
-    _invariant("violated", MetricKind.GAUGE, "1 if the last verdict is that it is violated, 0 if it holds",
-               lambda i: {"holds": 0.0, "violated": 1.0}.get(i.outcome)),
-    _invariant("failed", MetricKind.GAUGE, "1 if the last attempt to evaluate it failed, 0 if there was a verdict",
-               lambda i: float(i.outcome == "failed") if i.outcome else None),
-    _invariant("last_checkpoint_id", MetricKind.GAUGE, "The checkpoint that the last verdict is about",
-               lambda i: _maybe(i.snapshot)),
-    _invariant("num_violations_total", MetricKind.COUNTER, "Checkpoints at which it was violated",
-               lambda i: float(i.violations)),
-    _invariant("num_skipped_total", MetricKind.COUNTER,
-               "Checkpoints that were not asked because the one before took too long",
-               lambda i: float(i.skipped)),
-)  # fmt: skip
+INVARIANT_METRICS: Final = invariant_metrics(
+    "strobe_invariant", "job_name", "checkpoint", "were not asked because the one before took too long"
+)

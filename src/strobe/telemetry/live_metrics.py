@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from strobe.hosts.live.system.invariants import InvariantReport
 from strobe.hosts.live.system.report import NodeReport, Report, SnapshotReport
 from strobe.store.times import utc_seconds
 from strobe.telemetry.families import Family, Metric, MetricKind, Of, Values, gather
+from strobe.telemetry.invariant_metrics import invariant_metrics
 
 __all__ = ["LIVE_INVARIANT_METRICS", "NODE_METRICS", "SYSTEM_METRICS", "system_families"]
 
@@ -89,22 +89,6 @@ NODE_METRICS: Final = (
           lambda n: float(n.outputs - n.connected)),
 )  # fmt: skip
 
-
-def _invariant(
-    name: str, kind: MetricKind, help: str, value: Callable[[InvariantReport], Values]
-) -> Of[InvariantReport]:
-    return Of(Metric(f"strobe_live_invariant_{name}", kind, help, ("system", "invariant")), value)
-
-
-LIVE_INVARIANT_METRICS: Final = (
-    _invariant("violated", MetricKind.GAUGE, "1 if the last verdict is that it is violated, 0 if it holds",
-               lambda i: {"holds": 0.0, "violated": 1.0}.get(i.outcome)),
-    _invariant("failed", MetricKind.GAUGE, "1 if the last attempt to evaluate it failed, 0 if there was a verdict",
-               lambda i: float(i.outcome == "failed") if i.outcome else None),
-    _invariant("last_checkpoint_id", MetricKind.GAUGE, "The snapshot that the last verdict is about",
-               lambda i: None if i.snapshot is None else float(i.snapshot)),
-    _invariant("num_violations_total", MetricKind.COUNTER, "Snapshots at which it was violated",
-               lambda i: float(i.violations)),
-    _invariant("num_skipped_total", MetricKind.COUNTER, "Snapshots that were overtaken before their turn",
-               lambda i: float(i.skipped)),
-)  # fmt: skip
+LIVE_INVARIANT_METRICS: Final = invariant_metrics(
+    "strobe_live_invariant", "system", "snapshot", "were overtaken before their turn"
+)
