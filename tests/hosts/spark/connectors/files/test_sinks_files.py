@@ -18,7 +18,7 @@ from strobe.hosts.spark.connectors.files import restore as file_restore
 from strobe.hosts.spark.connectors.files import sink as file
 from strobe.hosts.spark.connectors.files.sink import FileSink
 from strobe.hosts.spark.stage.local_frame import local_frame
-from strobe.model.errors import Misuse
+from strobe.model.errors import Damaged, Misuse
 from strobe.model.ids import Incarnation, NodeId, SnapshotId, Timeline
 from strobe.testing import SinkContract
 
@@ -120,6 +120,17 @@ def test_files_are_compressed_and_named_as_asked(tmp_path: Path, spark: SparkSes
 def test_what_cannot_be_meant_is_refused(make: Any) -> None:
     with pytest.raises(Misuse):
         make()
+
+
+@pytest.mark.parametrize("said", ["", "{", "[[0]]", '[["a", 1]]', "7"])
+def test_a_damaged_record_of_its_batches_is_named(tmp_path: Path, spark: SparkSession, said: str) -> None:
+    sink = FileSink("out", format="json")
+    opened(tmp_path, sink, spark).close()
+    lineage = tmp_path / "out" / file_restore.HIDDEN / file_restore.LINEAGE
+    lineage.write_text(said)
+    with pytest.raises(Damaged, match="does not say which batches belong to the sink"):
+        opened(tmp_path, FileSink("out", format="json"), spark)
+    assert lineage.read_text() == said
 
 
 def test_nested_columns_in_csv_are_refused_with_their_name(tmp_path: Path, spark: SparkSession) -> None:

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from strobe.hosts.shared.durable import fsync, write_durably
 from strobe.hosts.spark.connectors.base import SinkContext, SinkFate, SinkOutlook
 from strobe.hosts.spark.connectors.origin import damaged, place_in, position_number, why_foreign
 from strobe.model.cut import Json
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Damaged, Failed, Misuse
 from strobe.store.tree import copy_regular
 
 __all__ = ["HIDDEN", "LINEAGE", "Lineage", "copy", "directory_name", "outlook", "recorded", "shown", "take_back"]
@@ -60,19 +62,24 @@ class Lineage:
         return [list(one) for one in self.limits]
 
     @staticmethod
-    def from_json(value: Json) -> Lineage:
-        return Lineage(tuple((int(line), int(last)) for line, last in value))
-
-    @staticmethod
     def read(path: Path) -> Lineage:
         try:
-            return Lineage.from_json(json.loads(path.read_text()))
+            return Lineage(_decode(path.read_bytes()))
         except FileNotFoundError:
             return Lineage()
+        except msgspec.MsgspecError as error:
+            raise Damaged(
+                f"{path} does not say which batches belong to the sink: {error}.",
+                untouched="Its rows are as they were.",
+                next="Put the file back from a backup, or give the sink another directory.",
+            ) from error
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, json.dumps(self.as_json()))
+
+
+_decode: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
 
 
 @dataclass(frozen=True)
