@@ -214,11 +214,13 @@ class Numbers(Play):
 
     points = tuple(p for p in POINTS if p.startswith(("sink.", "commit.")))
     name = "numbers"
+    retained: ClassVar[int] = 3
 
     def pipeline(self, *, bounded: bool) -> strobe.Pipeline:
         return numbers(
-            self.root / "in", str(self.root / "out"), bounded=bounded, interval=0.3, retained=3, store=self.store
-        )
+            self.root / "in", str(self.root / "out"), bounded=bounded, interval=0.3, retained=self.retained,
+            store=self.store,
+        )  # fmt: skip
 
     def feed(self) -> None:
         add_file(self.root / "in", len(list((self.root / "in").glob("*.parquet"))))
@@ -238,6 +240,7 @@ class Settled(Numbers):
     """A restore finds a part in doubt, which its snapshot names."""
 
     points = ("settle.part-committed",)
+    retained = 1000  # the job goes on taking checkpoints until it is stopped
 
     def live(self, spark: SparkSession, arm: Callable[[], Stand]) -> None:
         self.leave_doubt(spark)

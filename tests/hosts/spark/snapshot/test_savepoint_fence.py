@@ -3,6 +3,7 @@ nothing. Without Spark."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from strobe.hosts.spark.snapshot.targets import SavepointTarget, fence_target, t
 from strobe.model.errors import Failed, Fenced, Misuse
 from strobe.model.ids import SnapshotId
 from strobe.model.kind import Kind
-from strobe.store.layout import MANIFEST
+from strobe.store.layout import MANIFEST, SAVEPOINT_MARKER
 from strobe.store.locate import locate
 from tests.store.snapshot_samples import filesystem_store, manifest
 
@@ -31,7 +32,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def home(tmp_path: Path) -> JobHome:
     home = JobHome(tmp_path / "home", "job")
-    home.claim(pytest.fail)
+    home.claim(lambda why: None)  # some are given up
     home.stop_heartbeat()
     return home
 
@@ -74,6 +75,34 @@ def test_a_driver_that_was_given_up_removes_nothing_from_a_place_that_was_shut(t
     again.objects.put(MANIFEST, b"{}", if_absent=True)
     again.done()
     assert sorted(p.name for p in (tmp_path / "there").iterdir()) == [MANIFEST]
+
+
+def test_a_driver_that_was_given_up_leaves_the_marker_of_another_savepoint(tmp_path: Path, home: JobHome) -> None:
+    """Its own was complete, and somebody has disposed of it and begun another one at the same place."""
+    place = str(tmp_path / "there")
+    target = begun(place, home)
+    target.objects.put(MANIFEST, b"{}" * 100, if_absent=True)
+    fence_target(place)
+    shutil.rmtree(place)
+    other = take_target(place, JobHome(tmp_path / "home", "other"))
+    target.done()
+    assert (tmp_path / "there" / SAVEPOINT_MARKER).exists()
+    with pytest.raises(Misuse, match="another savepoint is being written there"):
+        take_target(place, home)
+    other.give_up()
+
+
+def test_a_savepoint_of_a_driver_that_was_given_up_keeps_its_marker_in_a_bucket(s3_url: str, home: JobHome) -> None:
+    target = begun(s3_url, home)
+    target.objects.put(MANIFEST, b"{}" * 100, if_absent=True)
+    fence_target(s3_url)
+    home.release()
+    newer = JobHome(home.home, "job")
+    newer.claim(pytest.fail)
+    newer.stop_heartbeat()
+    before = set(target.objects.list(""))
+    target.done()
+    assert set(target.objects.list("")) == before
 
 
 def test_a_savepoint_that_fails_leaves_its_place_as_it_was(tmp_path: Path, home: JobHome) -> None:

@@ -140,9 +140,10 @@ class DirectoryTarget:
         return target
 
     def done(self) -> None:
-        self.objects.close()
         with contextlib.suppress(OSError):  # the manifest says that it is complete, whatever else lies beside it
-            (self.path / MARKER).unlink(missing_ok=True)
+            os.rename(self.path / MARKER, self._own / MARKER)  # if this driver was given up, that fails
+        self.objects.close()
+        with contextlib.suppress(OSError):
             (self.path / TEMPORARY).rmdir()
         os.close(self._lock)
 
@@ -186,6 +187,7 @@ class BucketTarget:
 
     def done(self) -> None:
         with contextlib.suppress(StrobeError):
+            self._home.check_owner()  # one that was given up leaves the marker: others may use the place by now
             self.objects.delete(BUCKET_MARKER)
 
     def give_up(self) -> None:
