@@ -2,7 +2,8 @@
 
 What a driver that was given up does must not be seen: no file of the job or of its outputs is changed or deleted, and
 none comes that anybody would read. It may still write where nobody looks: into the Spark checkpoints of its own
-generation, files of rows that no log names, its own epoch in a bucket.
+generation, files of rows that no log names, its own epoch in a bucket. Its leases are its own, like those of any reader.
+It may write a checkpoint of a channel's log, too: entries of a log are only ever added, so it says what they say.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ def _nobodys(play: Play, name: str) -> bool:
         now = current_layout(S3Store(play.store), play.name)
         left = re.match(rf"s3:{now.root}/(snapshots|blobs|epoch-\d+)/", name) is not None
         return left and not name.startswith(f"s3:{now.checkpoints}")
-    if name.startswith(f"{job}/logs/") or name == "out/log":  # the diary of the tests' own sink
+    if name.startswith((f"{job}/logs/", f"{job}/leases/")) or name == "out/log":  # the diary of the tests' own sink
+        return True
+    if re.match(rf"{job}/channels/[\w-]+/_delta_log/(\d{{20}}\.checkpoint\.parquet|_last_checkpoint)", name):
         return True
     memory = json.loads((play.root / job / "incarnation.json").read_bytes())
     found = re.match(rf"{job}/stages/([\w-]+)/[^/]+/spark/", name)
