@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -73,7 +74,7 @@ def main() -> int:
             try:
                 wrong |= harness.haunt(few, where / str(number), session, stores, _tell)
             except AssertionError as error:
-                reason = str(error).partition("\n")[0]
+                reason = str(error).partition("\n")[0] or "".join(traceback.format_exception(error))
                 _tell(f"NO VERDICT: {reason}")
                 unknown |= dict.fromkeys(few, reason)
                 continue

@@ -328,8 +328,13 @@ class Windows(Play):
                 job.savepoint(self.place("ordered"))
 
     def await_counted(self, job: strobe.Job) -> None:
-        job.checkpoint()
+        eventually(lambda: self.backlog(job) == 0, "the source has begun with its files", job)
+        job.checkpoint()  # which falls after the batch that has them
         eventually(lambda: all(runner.agent.lag() == (0, 0) for runner in job.runners.values()), "all is read", job)
+
+    def backlog(self, job: strobe.Job) -> int | None:
+        (source,) = (s for s in job.status().stages if s.uid == "transfers")
+        return None if source.backlog is None else source.backlog.files
 
     def to_the_end(self, spark: SparkSession, **options: Any) -> None:
         job = self.start(spark, **options)
