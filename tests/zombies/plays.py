@@ -215,10 +215,11 @@ class Numbers(Play):
     points = tuple(p for p in POINTS if p.startswith(("sink.", "commit.")))
     name = "numbers"
     retained: ClassVar[int] = 3
+    interval: ClassVar[float] = 0.3
 
     def pipeline(self, *, bounded: bool) -> strobe.Pipeline:
         return numbers(
-            self.root / "in", str(self.root / "out"), bounded=bounded, interval=0.3, retained=self.retained,
+            self.root / "in", str(self.root / "out"), bounded=bounded, interval=self.interval, retained=self.retained,
             store=self.store,
         )  # fmt: skip
 
@@ -278,6 +279,7 @@ class Held(Numbers):
     """A sink whose parts wait for what an invariant says."""
 
     points = ("verdict.noted",)
+    interval = 2.0  # each one is judged, and it must not take longer than that
 
     def pipeline(self, *, bounded: bool) -> strobe.Pipeline:
         pipeline = super().pipeline(bounded=bounded)

@@ -6,13 +6,14 @@ The last line may be torn by a crash; the next one begins below it, and readers 
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import Final
 
 from strobe.store.private import open_private
 from strobe.store.small_files import open_regular, read_small
 
-__all__ = ["append_line", "read_lines"]
+__all__ = ["AppendedLines", "append_line", "read_lines"]
 
 _LARGEST: Final = 256 << 20  # bytes: more is not what such a file should be
 
@@ -25,6 +26,24 @@ def append_line(path: Path, line: bytes) -> None:
         file.write((b"\n" if torn else b"") + line + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+class AppendedLines:
+    """The file that has this name now, whose last line is whole; whatever has the name later."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "ab", buffering=0, opener=open_private)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Durable on return."""
+        whole = (b"\n" if self._torn else b"") + line + b"\n"
+        self._torn = True
+        while whole:
+            whole = whole[self._file.write(whole) :]
+        self._torn = False
+        os.fsync(self._file.fileno())
 
 
 def read_lines(path: Path) -> list[bytes]:

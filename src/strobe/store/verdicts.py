@@ -2,6 +2,9 @@
 
 A verdict is one line of JSON, appended and synced. The last line may be torn by a crash; readers pass over it. The file
 is bounded: when a driver starts and there are too many lines, the oldest go.
+
+Each driver puts a file of its own in place of the one before, with the same lines, and holds it open. So a driver that
+was given up appends to a file that has no name any more.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 from strobe.model.invariants import Verdict
 from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
-from strobe.store.line_file import append_line, read_lines
+from strobe.store.line_file import AppendedLines, read_lines
 
 __all__ = ["VerdictLog", "read_verdicts"]
 
@@ -32,13 +35,14 @@ class VerdictLog:
     """The verdicts of a job, written by the driver that owns it."""
 
     def __init__(self, home: Path, job: str) -> None:
-        self._path = _path(home, job)
-        lines = read_lines(self._path)
-        if len(lines) > _ROOM:
-            FilesystemStore(home).put(JobLayout(job).verdicts, b"".join(line + b"\n" for line in lines[-_KEPT:]))
+        path = _path(home, job)
+        lines = read_lines(path)
+        kept = lines[-_KEPT:] if len(lines) > _ROOM else lines
+        FilesystemStore(home).put(JobLayout(job).verdicts, b"".join(line + b"\n" for line in kept))
+        self._lines = AppendedLines(path)
 
     def append(self, verdict: Verdict) -> None:
-        append_line(self._path, msgspec.json.encode(verdict))
+        self._lines.append(msgspec.json.encode(verdict))
 
 
 def read_verdicts(home: Path, job: str) -> tuple[Verdict, ...]:

@@ -31,10 +31,20 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path) -> JobHome:
-    home = JobHome(tmp_path / "home", "job")
+    return claimed(tmp_path / "home")
+
+
+def claimed(where: Path, job: str = "job") -> JobHome:
+    home = JobHome(where, job)
     home.claim(lambda why: None)  # some are given up
     home.stop_heartbeat()
     return home
+
+
+def give_up(home: JobHome) -> None:
+    """Another driver takes over."""
+    home.release()
+    claimed(home.home)
 
 
 def begun(place: str, home: JobHome) -> SavepointTarget:
@@ -84,7 +94,7 @@ def test_a_driver_that_was_given_up_leaves_the_marker_of_another_savepoint(tmp_p
     target.objects.put(MANIFEST, b"{}" * 100, if_absent=True)
     fence_target(place)
     shutil.rmtree(place)
-    other = take_target(place, JobHome(tmp_path / "home", "other"))
+    other = take_target(place, claimed(tmp_path / "home", "other"))
     target.done()
     assert (tmp_path / "there" / SAVEPOINT_MARKER).exists()
     with pytest.raises(Misuse, match="another savepoint is being written there"):
@@ -92,14 +102,26 @@ def test_a_driver_that_was_given_up_leaves_the_marker_of_another_savepoint(tmp_p
     other.give_up()
 
 
+def test_a_driver_that_was_given_up_leaves_a_place_that_it_had_only_taken(tmp_path: Path, home: JobHome) -> None:
+    target = take_target(str(tmp_path / "there"), home)
+    fence_target(str(tmp_path / "there"))
+    target.give_up()
+    assert (tmp_path / "there" / SAVEPOINT_MARKER).exists()
+
+
+def test_a_driver_that_was_given_up_takes_no_place(place: str, home: JobHome) -> None:
+    give_up(home)
+    with pytest.raises(Fenced):
+        take_target(place, home)
+    target = take_target(place, claimed(home.home, "other"))  # nothing is there
+    target.give_up()
+
+
 def test_a_savepoint_of_a_driver_that_was_given_up_keeps_its_marker_in_a_bucket(s3_url: str, home: JobHome) -> None:
     target = begun(s3_url, home)
     target.objects.put(MANIFEST, b"{}" * 100, if_absent=True)
     fence_target(s3_url)
-    home.release()
-    newer = JobHome(home.home, "job")
-    newer.claim(pytest.fail)
-    newer.stop_heartbeat()
+    give_up(home)
     before = set(target.objects.list(""))
     target.done()
     assert set(target.objects.list("")) == before

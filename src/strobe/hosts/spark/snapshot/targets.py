@@ -70,6 +70,7 @@ class SavepointTarget(Protocol):
 
 
 def take_target(place: str | Path, home: JobHome) -> SavepointTarget:
+    home.check_owner()  # a driver that was given up does not shut a place that nobody would open again
     if isinstance(place, str) and is_s3(place):
         return BucketTarget.take(place, home)
     return DirectoryTarget.take(Path(place), home.job)
@@ -152,12 +153,12 @@ class DirectoryTarget:
             for name in (SIGNATURE, "blobs"):  # moved first: if this driver was given up, that fails
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(self.path / name, self._own / name)
+            if {p.name for p in self.path.iterdir()} <= {MARKER, TEMPORARY}:
+                os.rename(self.path / MARKER, self._own / MARKER)
             self.objects.close()
             (self.path / TEMPORARY).rmdir()
-            if {p.name for p in self.path.iterdir()} <= {MARKER}:
-                (self.path / MARKER).unlink()
-                if self._made:
-                    self.path.rmdir()
+            if self._made:
+                self.path.rmdir()
         except OSError:
             pass
         finally:
