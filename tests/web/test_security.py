@@ -69,7 +69,7 @@ def test_the_server_knows_itself_by_its_names(page: Served) -> None:
 
 @pytest.mark.parametrize("headers", [
     {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://["}, {"Origin": "http://[127.0.0.1"},
 ])  # fmt: skip
 def test_another_site_changes_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
     asked: list[object] = []

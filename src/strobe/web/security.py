@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from strobe.web.connections import is_known
 from strobe.web.views import Refusal
 
 __all__ = ["POLICY", "Access", "Secured"]
@@ -97,6 +98,7 @@ class Secured:
         if not self._known(headers):
             await self._stranger(send, path, wrong=bool(token))
             return
+        is_known(scope)
         await self._application({**scope, "path": path, "raw_path": path.encode()}, receive, _with_headers(send))
 
     def _inner(self, path: str) -> str | None:
@@ -117,7 +119,7 @@ class Secured:
         if method in _SAFE:
             return None
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() not in self._access.hosts:
+        if origin is not None and _host_of(origin) not in self._access.hosts:
             return 403, Refusal("Another site asks.", "Nothing was changed.", "Use the page itself.")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, Refusal("Another site asks.", "Nothing was changed.", "Use the page itself.")
@@ -154,6 +156,14 @@ class Secured:
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Strobe</title><h1>Strobe</h1>{words}</html>'
         )
         await _send(send, 401, body.encode(), [(b"content-type", b"text/html; charset=utf-8")])
+
+
+def _host_of(origin: str) -> str:
+    """Empty if it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _same(one: str, other: str) -> bool:
