@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from strobe.hosts.live.api.topology import NodeSpec, Topology
 from strobe.hosts.live.journal import merge as merging
 from strobe.hosts.live.journal.journals import note_graph, whole_journal
 from strobe.hosts.live.journal.parts import PartWriter, part_path
-from strobe.model.errors import Damaged
+from strobe.model.errors import Damaged, Misuse
 from strobe.model.events import Internal
 from strobe.model.ids import Incarnation, NodeId
 from strobe.store.layout import JobLayout
+from tests.support.live.apps import Account
 from tests.support.live.systems import bank
 
 FIRST = Incarnation(1)
@@ -103,3 +105,8 @@ def test_a_note_of_the_graph_that_makes_no_sense_is_named(tmp_path: Path, journa
     note.write_text(json.dumps({**json.loads(note.read_text()), **change}))
     with pytest.raises(Damaged, match=r"graph\.json cannot be read"):
         read(tmp_path)
+
+
+def test_a_node_that_has_the_coordinator_s_name_has_no_part_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="keeps no journal"):
+        note_graph(tmp_path, Topology("x", (NodeSpec(NodeId("coordinator"), Account),)))

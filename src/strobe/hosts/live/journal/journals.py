@@ -11,6 +11,7 @@ from pathlib import Path
 
 from strobe.hosts.live.api.topology import Topology
 from strobe.hosts.live.journal.merge import ORDERS, Merging
+from strobe.hosts.live.journal.parts import COORDINATOR
 from strobe.hosts.shared.durable import write_durably
 from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.graph import graph_from_json, graph_to_json
@@ -30,6 +31,12 @@ def has_journal(home: Path, name: str) -> bool:
 
 
 def note_graph(home: Path, topology: Topology) -> None:
+    if COORDINATOR in topology.graph.nodes:
+        raise Misuse(
+            f"A system with a node {COORDINATOR!r} keeps no journal: the coordinator's part of it has that name.",
+            untouched="Nothing was started.",
+            next="Give the node another name, or start without --journal.",
+        )
     note = _note(home, topology.name)
     value = {"graph": graph_to_json(topology.graph), "protocol": topology.protocol}
     try:
