@@ -24,6 +24,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "strobe"
 
 HOSTS = ("hosts/live", "hosts/sim", "hosts/spark")
+SHARED = "hosts/shared"
 
 # Which layers each layer may import, besides itself. The package `strobe` itself is what users import from: it may
 # reach up to the hosts, but only when a name is asked for, because every import of a layer runs it.
@@ -41,7 +42,7 @@ BELOW: dict[str, frozenset[str]] = {
         for host in HOSTS
     },
     "telemetry": frozenset({"model", "protocol", "store", *HOSTS}),
-    "web": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS, "telemetry"}),
+    "web": frozenset({"model", "protocol", "verify", "predicates", "store", "look", "telemetry", *HOSTS, SHARED}),
     "testing": frozenset({"model", "hosts/spark"}),
     "cli": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS, "telemetry", "web"}),
     "strobe": frozenset({"model", "protocol", "verify", "predicates", "store", "look", *HOSTS}),

@@ -1,6 +1,6 @@
 """Load before anybody has said who they are: silence, one byte at a time, too much at once, nonsense, no descriptors.
 
-The gate and the control API, over real sockets. Those who know the secret are served throughout.
+The gate, the control API and the page, over real sockets. Those who know the secret are served throughout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from strobe.hosts.spark.channel import gate as gate_module
 from strobe.hosts.spark.channel.gate import Gate, GateAddress, GateClient, GateHandler
 from strobe.model.errors import Failed
 from strobe.model.ids import ChannelId, NodeId
+from strobe.web import connections as page_connections
 from tests.support.held_clock import HeldClock
+from tests.web.pages import Served
 
 LOG = logging.getLogger("strobe.test")
 
@@ -44,11 +46,14 @@ class Port:
     ask: Callable[[], bool]
 
 
-@pytest.fixture(params=["gate", "control"])
+@pytest.fixture(params=["gate", "control", "page"])
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Port]:
     if request.param == "gate":
         with Gate(cast(GateHandler, Handler())) as gate:
             yield Port(gate.address.port, lambda: ask_gate(gate.address))
+    elif request.param == "page":
+        with Served(tmp_path) as page:
+            yield Port(page.port, lambda: page.get("/jobs") == [])
     else:
         token = tmp_path / "token"
         server = LoopbackServer(token, lambda *_: (200, {"n": 7}), what="job", log=LOG)
@@ -99,9 +104,23 @@ def test_who_has_proved_themselves_is_not_dropped_for_those_who_have_not() -> No
         client.close()
 
 
+def test_whoever_has_shown_the_token_of_the_page_stays_among_a_crowd(tmp_path: Path) -> None:
+    with Served(tmp_path) as page, contextlib.ExitStack() as stack:
+        watching = stack.enter_context(dial(Port(page.port, bool)))
+        asked = f"GET /api/v1/events?watch=jobs HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nAuthorization: Bearer "
+        watching.sendall(f"{asked}{page.access.token}\r\n\r\n".encode())
+        answer = watching.makefile("rb")
+        assert answer.readline().startswith(b"HTTP/1.1 200")
+        crowd = [stack.enter_context(dial(Port(page.port, bool))) for _ in range(100)]
+        assert ended(crowd[0])
+        (tmp_path / "jobs" / "ledger").mkdir()
+        assert any(b"ledger" in line for line in answer)  # it goes on
+
+
 def test_one_byte_at_a_time_does_not_stretch_the_deadline(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_module, "_HELLO_SECONDS", 0.5)
     monkeypatch.setattr(loopback, "_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(page_connections, "_REQUEST_SECONDS", 0.5)
     with dial(port) as slow:
         stop = threading.Event()
 
@@ -136,8 +155,11 @@ def test_one_byte_at_a_time_does_not_stretch_the_deadline(port: Port, monkeypatc
         b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 60_000) for n in range(90)) + b"\r\n",
         b"POST / HTTP/1.1\r\nAuthorization: Bearer \xff\xfe\r\nContent-Length: -1\r\n\r\n",
         b"\0" * 100_000,
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnothing\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n\xff\xff",
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_too_much_and_nonsense_end_the_connection_and_nothing_else(
     port: Port, bytes_: bytes, capfd: pytest.CaptureFixture[str]

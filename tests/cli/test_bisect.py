@@ -146,6 +146,7 @@ def test_a_place_that_is_not_there_is_exit_code_1(strobe: Strobe, world: World) 
         (("--sql", NEGATIVE, "--bad", "1"), "Two checkpoints of job 'ledger' are needed"),
         (("--sql", "select * from state.balanses"), "there is no stage 'balanses'"),
         (("--sql", "selec"), "is not SQL"),
+        (("--sql", NEGATIVE, "--signed-by", "strobe.pub"), "These options need --replay."),
     ],
 )
 def test_a_call_that_cannot_be_meant_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -274,6 +275,53 @@ def test_a_damaged_journal_is_one_sentence_that_names_file_and_line_and_exit_cod
     sentence = refused(strobe("sim", "verify", "run.journal"))
     assert sentence.startswith("Journal run.journal, line ")
     assert part in sentence
+
+
+@pytest.mark.parametrize("sim", [1, "x", None, [], {}, *({"nodes": n} for n in ("3", 2, 100_000, 10**300))])
+def test_a_journal_that_claims_another_system_is_not_believed(sim: object, strobe: Strobe, tmp_path: Path) -> None:
+    strobe("sim", "run", "bank", "--nodes", "3", "--snapshots", "1", "--journal", "j")
+    header, *lines, _ = Path("j").read_text().splitlines()
+    value = json.loads(header)
+    value["workload"]["params"]["sim"] = sim
+    done = strobe("sim", "verify", sealed(tmp_path, json.dumps(value), *lines))
+    assert "snapshot 1: consistent" in done.out
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("channels", [10**9, -1, "x", None, [1]])
+def test_nor_is_one_that_claims_more_channels(channels: object, strobe: Strobe, tmp_path: Path) -> None:
+    strobe("sim", "run", "bank", "--nodes", "3", "--snapshots", "1", "--journal", "j")
+    header, *lines, _ = Path("j").read_text().splitlines()
+    value = json.loads(header)
+    value["workload"]["params"] |= {"channels": channels, "graph": "random"}
+    done = strobe("sim", "verify", sealed(tmp_path, json.dumps(value), *lines))
+    assert "snapshot 1: consistent" in done.out
+    assert "not proved" in done.out
+
+
+def test_states_that_the_workload_does_not_know_and_a_number_that_was_sent_twice_are_said(
+    strobe: Strobe, tmp_path: Path
+) -> None:
+    strobe("sim", "run", "bank", "--nodes", "3", "--snapshots", "1", "--journal", "j")
+    *lines, _ = Path("j").read_text().splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith('["snapshot"'))
+    value = json.loads(lines[at])
+    value[1]["states"]["n1"] = None
+    odd = strobe("sim", "verify", sealed(tmp_path, *lines[:at], json.dumps(value), *lines[at + 1 :]))
+    assert (odd.code, "cannot be asked of these states" in odd.out) == (1, True)
+    held, content = next((channel, content) for channel, content in value[1]["channels"].items() if content)
+    sends = (n for n, line in enumerate(lines) if line.startswith('["send"'))
+    sent = next(n for n in sends if f'"{held}",{content[0][0]},' in lines[n])
+    twice = strobe("sim", "verify", sealed(tmp_path, *lines[: sent + 1], *lines[sent:]))
+    assert (twice.code, "sent more than one message" in twice.out) == (1, True)
+
+
+def sealed(tmp_path: Path, *lines: str) -> str:
+    """The file of a journal whose end line fits."""
+    body = "".join(f"{line}\n" for line in lines)
+    end = json.dumps(["end", len(lines) - 1, hashlib.sha256(body.encode()).hexdigest()])
+    (tmp_path / "sealed").write_text(f"{body}{end}\n")
+    return str(tmp_path / "sealed")
 
 
 def test_a_journal_that_is_not_there_is_exit_code_2(strobe: Strobe) -> None:

@@ -131,7 +131,7 @@ def test_the_command_and_the_policy_refuse_what_is_not_signed(
 @pytest.mark.parametrize("read", [signer, public_key])
 def test_what_is_no_key_is_said(tmp_path: Path, read: Callable[[str], object]) -> None:
     (tmp_path / "junk").write_text("junk")
-    for key in (str(tmp_path / "gone"), str(tmp_path / "junk"), "env:STROBE_NO_SUCH_KEY"):
+    for key in (str(tmp_path / "gone"), str(tmp_path / "junk"), "env:STROBE_NO_SUCH_KEY", "/dev/zero", "a\0b", "/"):
         with pytest.raises(Misuse):
             read(key)
     with pytest.raises(Misuse, match="sign_with"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -300,3 +301,23 @@ def test_a_file_that_is_not_there_or_is_a_directory_is_misuse(tmp_path: Path) ->
         read_journal(tmp_path / "none")
     with pytest.raises(Misuse, match="directory"):
         read_journal(tmp_path)
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for_and_devices_and_giants_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Damaged, match="the file is empty"):
+        read_journal(tmp_path / "pipe")
+    with pytest.raises(Misuse, match="it is no file"):
+        read_journal("/dev/zero")
+    with (tmp_path / "giant").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(Misuse, match="it has more than 2 GiB"):
+        read_journal(tmp_path / "giant")
+
+
+def test_a_pipe_with_a_journal_is_read(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, written(ALL))
+    os.close(writing)
+    assert read_journal(f"/dev/fd/{reading}")[1] == ALL
+    os.close(reading)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from strobe.model.errors import Failed, Misuse
 from strobe.model.kind import Kind
 from strobe.store.layout import JobLayout
+from strobe.web.home_reader import HomeReader
 from strobe.web.operations import OPERATIONS
 from strobe.web.statuses import Statuses
 from strobe.web.views import JobRow, JobView, SnapshotPage, SnapshotView
@@ -384,6 +386,17 @@ def test_what_cannot_be_watched_is_refused(page: Served) -> None:
     stream.close()
 
 
+def test_what_nobody_expected_is_an_event_too(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(reader: HomeReader, name: str) -> Any:
+        raise KeyError("uid")
+
+    monkeypatch.setattr(HomeReader, "job", failing)
+    stream = Stream(page, "job/ledger")
+    kind, said = stream.next()
+    assert (kind, said["error"]) == ("trouble", "It could not be read: KeyError: 'uid'.")
+    stream.close()
+
+
 def test_a_graph_of_sixty_stages_is_one_answer(home: Path) -> None:
     put_manifest(home, a_manifest("wide", 1, wide(60)))
     with Served(home) as page:
@@ -401,8 +414,25 @@ def test_a_snapshot_can_be_asked_with_sql(page: Served) -> None:
     assert page.post(at, {"query": "select * from range(600)"})["more"] is True
 
 
+def test_a_query_is_on_no_command_line(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user of the machine can read those, and a query may hold what nobody else should see."""
+    lines: list[list[str]] = []
+    run = subprocess.run
+
+    def noting(line: list[str], **options: Any) -> Any:
+        lines.append(line)
+        return run(line, **options)
+
+    monkeypatch.setattr(subprocess, "run", noting)
+    found = page.post("/jobs/ledger/snapshots/3/sql", {"query": "select 'Größe 4711' as account"})
+    assert found["rows"] == [["Größe 4711"]]
+    assert len(lines) == 1
+    assert "4711" not in " ".join(lines[0])
+
+
 @pytest.mark.parametrize("query", [
-    "", "from nowhere", "select * from read_csv('/etc/passwd')", "--json", ".help", "delete from meta.stages",
+    "", "from nowhere", "select '\0",
+    "select * from read_csv('/etc/passwd')", "--json", ".help", "delete from meta.stages",
     "from meta.stages) limit 1; copy (select 1) to '/tmp/x'; from (from meta.stages",
 ])  # fmt: skip
 def test_a_query_that_cannot_be_answered_is_refused_in_words(page: Served, query: str) -> None:

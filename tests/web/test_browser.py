@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from strobe.hosts.spark.snapshot.metrics import StateStatus
 from strobe.model.errors import Failed
+from strobe.web.opening import doorway
 from tests.web.browser import looking
 from tests.web.homes import (
     LEDGER,
@@ -83,6 +84,15 @@ def test_the_token_does_not_stay_in_the_address(served: Served, browser: Browser
     with looking(browser, served.url) as page:
         assert "token" not in page.url
         assert page.evaluate("document.cookie") == ""
+
+
+def test_a_file_leads_to_the_page_and_to_nothing_else(served: Served, browser: Browser) -> None:
+    """As `strobe ui --open` does it: the browser comes from elsewhere, and is known nevertheless."""
+    with doorway(served.url) as door, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(door)
+        page.wait_for_url(f"http://127.0.0.1:{served.port}/")
+        expect(page.get_by_role("link", name="ledger")).to_be_visible(timeout=15_000)
 
 
 def test_a_job_is_found_by_keyboard_alone(home: Path, browser: Browser) -> None:

@@ -7,12 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
+import webbrowser
 from pathlib import Path
 
 import pytest
 
+from strobe.cli.main import main
 from strobe.model.errors import Failed, Misuse
+from strobe.web import serving
 from strobe.web.serving import Options, bind
 from tests.web.homes import a_manifest, put_manifest
 
@@ -99,3 +103,28 @@ def test_a_short_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     served = bind(Options(tmp_path, port=0))
     served.socket.close()
     assert served.url.endswith("?token=long%20enough%20for%20a%20token")
+
+
+def test_the_browser_is_opened_without_the_token_on_a_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of the machine can read command lines."""
+    (tmp_path / "jobs").mkdir()
+    given: list[tuple[str, int, int, str]] = []
+
+    def opened(address: str) -> bool:
+        file = Path(urllib.parse.urlsplit(address).path)
+        given.append((address, file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777, file.read_text()))
+        return True
+
+    monkeypatch.setenv("STROBE_UI_TOKEN", "a-token-that-nobody-sees")
+    monkeypatch.setattr(webbrowser, "open", opened)
+    monkeypatch.setattr(serving, "serve", lambda served, ready: served.socket.close() or ready())
+    with pytest.raises(SystemExit, match="0"):
+        main(["ui", "--home", str(tmp_path), "--port", "0", "--open"])
+    ((address, mode, above, content),) = given
+    assert address.startswith("file:///")
+    assert "a-token-that-nobody-sees" not in address
+    assert (mode, above) == (0o600, 0o700)
+    assert "/?token=a-token-that-nobody-sees" in content
+    assert not Path(urllib.parse.urlsplit(address).path).exists()

@@ -35,6 +35,15 @@ def test_the_token_is_in_the_address_once_and_then_in_a_cookie(page: Served) -> 
     assert page.ask("GET", "/api/v1/jobs", headers=_cookie(page))[0] == 200
 
 
+def test_whoever_comes_from_elsewhere_with_the_token_goes_on_from_here(page: Served) -> None:
+    """A browser does not send the cookie along while it follows another site's link."""
+    status, headers, body = page.ask("GET", f"/?token={page.access.token}", headers={"Sec-Fetch-Site": "cross-site"})
+    assert (status, headers["content-security-policy"]) == (200, POLICY)
+    assert "SameSite=Strict" in headers["set-cookie"]
+    assert b'content="0;url=/"' in body
+    assert page.access.token.encode() not in body
+
+
 @pytest.mark.parametrize("path", ["/", "/api/v1/jobs", "/static/main.js", "/api/v1/events?watch=jobs", "/nothing"])
 def test_without_the_token_nothing_is_shown(page: Served, path: str) -> None:
     status, _, body = page.ask("GET", path)
@@ -69,7 +78,7 @@ def test_the_server_knows_itself_by_its_names(page: Served) -> None:
 
 @pytest.mark.parametrize("headers", [
     {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://["}, {"Origin": "http://[127.0.0.1"},
 ])  # fmt: skip
 def test_another_site_changes_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
     asked: list[object] = []

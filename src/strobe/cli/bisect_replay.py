@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from strobe.cli.output import Session, Whole
 from strobe.model.errors import Misuse
 from strobe.model.invariants import Invariant, Verdict
 from strobe.store.locate import locate
+from strobe.store.signing import SIGNED_BY
 
 if TYPE_CHECKING:
     from strobe.hosts.spark.job.replaying import Replayed, ReplayedBatch
@@ -37,6 +39,7 @@ class Replaying:
     batches: int
     keep: bool
     allow_changed_state: tuple[str, ...]
+    signed_by: str | None
 
     def load(self, session: Session, job: str, file: str | None) -> Pipeline:
         from strobe.hosts.spark.pipeline.loading import load_pipeline
@@ -67,7 +70,8 @@ class Replaying:
         from strobe.hosts.spark.job.replaying import Question, replay
 
         job = pipeline.name
-        nodes = locate(f"{job}/{bad.snapshot}", session.home).load().nodes
+        policy = self.signed_by or os.environ.get(SIGNED_BY) or None
+        nodes = locate(f"{job}/{bad.snapshot}", session.home, signed_by=policy).load().nodes
         if not session.json:
             session.say(("last good  ", "green"), f"{job}/{good.snapshot}  {good.sentence}")
             session.say(("first bad  ", "red"), f"{job}/{bad.snapshot}  {bad.sentence}")
@@ -79,7 +83,7 @@ class Replaying:
                 upto={uid: node.batch for uid, node in nodes.items() if node.batch is not None},
                 told=lambda batch, verdict: None if session.json else _progress(session, batch, verdict),
                 most=self.batches, rows=self.rows, keep=self.keep, master=self.master,
-                allow_changed_state=self.allow_changed_state,
+                allow_changed_state=self.allow_changed_state, signed_by=policy,
             )  # fmt: skip
         if session.json:
             session.answer(_json(job, good, bad, done))
@@ -115,10 +119,12 @@ def replay_options(function: Function) -> Function:
         batches: int,
         keep: bool,
         allow_changed_state: tuple[str, ...],
+        signed_by: str | None,
         **kwargs: Any,
     ) -> Any:
-        replaying = Replaying(target, py_files, master, rows, batches, keep, allow_changed_state) if replay else None
-        if replaying is None and (target or py_files or master or keep or allow_changed_state):
+        asked = Replaying(target, py_files, master, rows, batches, keep, allow_changed_state, signed_by)
+        replaying = asked if replay else None
+        if replaying is None and (target or py_files or master or keep or allow_changed_state or signed_by):
             raise Misuse("These options need --replay.", next="Add --replay, or leave them out.")
         return function(*args, replaying=replaying, **kwargs)
 
@@ -135,6 +141,9 @@ def replay_options(function: Function) -> Function:
         click.option("--keep", is_flag=True, help="With --replay: keep the fork, and say where it is."),
         click.option("--allow-changed-state", multiple=True, metavar="UID",
                      help="With --replay: go on although the stage's code means something else now."),
+        click.option("--signed-by", metavar="KEY",
+                     help="With --replay: the public key (a PEM file, or env:NAME) that both checkpoints must be "
+                          f"signed by.  [default: {SIGNED_BY} in the environment]"),
     )):  # fmt: skip
         command = option(command)
     return command  # type: ignore[return-value]

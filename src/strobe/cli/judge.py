@@ -111,11 +111,18 @@ def judge(
 
     cuts = [event.cut for event in journal.events if isinstance(event, Completed)]
     judged = [
-        Judged(cut, checked, proof(cut), check(cut) if check else None)
+        Judged(cut, checked, proof(cut), _broken(check, cut) if check else None)
         for cut, checked in zip(cuts, report.snapshots, strict=True)
     ]
     judged.sort(key=lambda one: (one.checked.incarnation, one.cut.snapshot))
     return Judgement(journal, report, tuple(judged), check is not None)
+
+
+def _broken(check: Callable[[Cut], str | None], cut: Cut) -> str | None:
+    try:
+        return check(cut)
+    except Exception as error:  # a journal can hold any states, and the workload knows its own only
+        return f"The invariant cannot be asked of these states: {type(error).__name__}: {error}."
 
 
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import webbrowser
 
 import click
@@ -37,6 +38,7 @@ def ui_command(port: int, host: str, in_browser: bool, read_only: bool, public_u
     The home may be the place in a bucket where jobs keep their checkpoints: then those are shown, and nothing can be
     ordered.
     """
+    from strobe.web.opening import doorway
     from strobe.web.serving import Options, bind, serve  # the web server is an extra
 
     served = bind(Options(session.place, host, port, public_url, read_only))
@@ -53,6 +55,7 @@ def ui_command(port: int, host: str, in_browser: bool, read_only: bool, public_u
                 )
             session.say("  Ctrl-C ends it; jobs go on.")
         if in_browser:
-            webbrowser.open(served.url)
+            webbrowser.open(door)
 
-    serve(served, ready)
+    with doorway(served.url) if in_browser else contextlib.nullcontext("") as door:
+        serve(served, ready)

@@ -99,10 +99,12 @@ def _text(key: str) -> bytes:
             raise Misuse(f"The environment variable {name}, which should hold a key, is not set.", next="Set it.")
         return os.environ[name].encode()
     try:
-        return Path(key).read_bytes()
-    except OSError as error:
+        with Path(key).open("rb") as file:
+            return file.read(_LARGEST)
+    except (OSError, ValueError) as error:  # a zero in the path is a ValueError
+        why = error.strerror if isinstance(error, OSError) else None
         raise Misuse(
-            f"The key {key} cannot be read: {error.strerror or error}.",
+            f"The key {key} cannot be read: {why or error}.",
             untouched="Nothing was started.",
             next="Name a PEM file, or a variable that holds one: env:NAME.",
         ) from None

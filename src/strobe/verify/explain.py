@@ -120,6 +120,15 @@ class Teller:
                 sent,
                 *late[:1],
             )
+        if not early:  # the balance asks for more of them
+            return self._violation(
+                Rule.MISSING_MESSAGE,
+                seq,
+                f"{source} sent more than one message {seq} on {name} before it {p_recorded}, but the recorded content "
+                "holds one: the other vanishes from the cut",
+                sent,
+                *(late[:1] or [self.receiver]),
+            )
         again = bool(late) or seq in self.history.duplicates(epoch, channel.id)
         reason = "the channel delivered it again, and the cut counts it twice" if again else "the cut counts it twice"
         return self._violation(

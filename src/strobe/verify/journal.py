@@ -16,10 +16,12 @@ Only the order of one node's lines means anything. Journals of live systems are 
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -37,6 +39,7 @@ __all__ = ["FORMAT", "Header", "Journal", "JournalWriter", "read_journal"]
 
 FORMAT: Final = 1
 ORDERS: Final = ("fifo", "reorder")
+_LARGEST: Final = 2 << 30  # bytes; all of it is in memory at once, several times over
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,8 @@ def read_journal(source: str | os.PathLike[str] | BinaryIO) -> tuple[Header, lis
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
         try:
-            with open(source, "rb") as file:
-                data = file.read()
+            with open(source, "rb", opener=_open) as file:
+                data = _all(file)
         except OSError as error:
             raise Misuse(
                 f"Cannot read a journal from {name!r}: {error.strerror}.",
@@ -183,6 +186,24 @@ def read_journal(source: str | os.PathLike[str] | BinaryIO) -> tuple[Header, lis
     finally:
         if collecting:
             gc.enable()
+
+
+def _open(path: str, flags: int) -> int:
+    """A regular file, or a pipe that somebody writes to: one without a writer is empty, and not waited for."""
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    kind = os.fstat(handle).st_mode
+    if not stat.S_ISREG(kind) and not stat.S_ISFIFO(kind):
+        os.close(handle)
+        raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if stat.S_ISDIR(kind) else "it is no file", path)
+    os.set_blocking(handle, True)
+    return handle
+
+
+def _all(file: BinaryIO) -> bytes:
+    data = b"" if os.fstat(file.fileno()).st_size > _LARGEST else file.read(_LARGEST + 1)
+    if len(data) > _LARGEST or os.fstat(file.fileno()).st_size > _LARGEST:
+        raise OSError(errno.EFBIG, f"it has more than {_LARGEST >> 30} GiB")
+    return data
 
 
 def _damaged(name: str, line: int, fault: str) -> Damaged:

@@ -112,7 +112,7 @@ class Commands:
         if not asked:
             raise Misuse("There is no query.", untouched="Nothing was asked.", next="Such as: from meta.stages")
         wrapped = asked if asked == _TABLES else f"from (\n{asked}\n) limit {_MOST_ROWS + 1}"
-        found = self._run("sql", ["--timeout", f"{_QUERY:.0f}"], [name, wrapped])[0]
+        found = self._run("sql", ["--timeout", f"{_QUERY:.0f}", "--file", "-"], [name], wrapped)[0]
         rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
         columns = list(rows[0]) if rows else []
         cells = [[_cell(row.get(c)) for c in columns] for row in rows[:_MOST_ROWS]]
@@ -142,16 +142,14 @@ class Commands:
             raise Failed(f"`strobe {words[0]}` ended with {code}.", next="Try it in a terminal.")
         return answer
 
-    def _run(self, command: str, options: Sequence[str], arguments: Sequence[str]) -> tuple[Any, int]:
-        """What it answered, and its exit code; its error, if it ends with one."""
+    def _run(self, command: str, options: Sequence[str], arguments: Sequence[str], given: str = "") -> tuple[Any, int]:
+        """What it answered, and its exit code; its error, if it ends with one. What a person typed is `given` to it as
+        its input: every user of the machine can read command lines."""
         ours = ["--json", "--home", str(self._home / "none" if self._in_bucket else self._home)]
         line = [sys.executable, "-P", "-m", "strobe.cli.main", command, *ours, *options]
-        # Options end here: what a person typed is an argument, even if it begins with a dash.
-        line += ["--", *arguments] if command == "sql" else arguments
+        line += arguments
         try:
-            done = subprocess.run(
-                line, capture_output=True, text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL, check=False
-            )
+            done = subprocess.run(line, capture_output=True, text=True, timeout=_PATIENCE, input=given, check=False)
         except subprocess.TimeoutExpired:
             raise Failed(
                 f"`strobe {command}` has not ended within {_PATIENCE:.0f} s.", next="Try it in a terminal."

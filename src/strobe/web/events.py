@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from strobe.model.errors import StrobeError
+from strobe.model.redaction import redact
 from strobe.web.operations import Desk
 from strobe.web.views import JobView, Refusal, SystemView
 
@@ -96,6 +97,9 @@ class Events:
                 event = b"event: trouble\ndata: " + body + b"\n\n"
             except OSError as error:
                 body = _encode(Refusal(f"The home could not be read: {error}."))
+                event = b"event: trouble\ndata: " + body + b"\n\n"
+            except Exception as error:  # a job of another version may say anything: pages must not wait in silence
+                body = _encode(Refusal(redact(f"It could not be read: {type(error).__name__}: {error}.")))
                 event = b"event: trouble\ndata: " + body + b"\n\n"
             if body != before:
                 before, topic.last = body, event

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import html
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -21,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from strobe.web.connections import is_known
 from strobe.web.views import Refusal
 
 __all__ = ["POLICY", "Access", "Secured"]
@@ -92,11 +94,13 @@ class Secured:
             return
         token = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
         if token and method == "GET" and path == "/" and _same(token, self._access.token):
-            await _redirect(send, f"{self._access.base}/", self._access.set_cookie())
+            arrive = _redirect if headers.get("sec-fetch-site", "none") in ("same-origin", "none") else _arrive
+            await arrive(send, f"{self._access.base}/", self._access.set_cookie())
             return
         if not self._known(headers):
             await self._stranger(send, path, wrong=bool(token))
             return
+        is_known(scope)
         await self._application({**scope, "path": path, "raw_path": path.encode()}, receive, _with_headers(send))
 
     def _inner(self, path: str) -> str | None:
@@ -117,7 +121,7 @@ class Secured:
         if method in _SAFE:
             return None
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() not in self._access.hosts:
+        if origin is not None and _host_of(origin) not in self._access.hosts:
             return 403, Refusal("Another site asks.", "Nothing was changed.", "Use the page itself.")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, Refusal("Another site asks.", "Nothing was changed.", "Use the page itself.")
@@ -156,6 +160,14 @@ class Secured:
         await _send(send, 401, body.encode(), [(b"content-type", b"text/html; charset=utf-8")])
 
 
+def _host_of(origin: str) -> str:
+    """Empty if it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
 def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
 
@@ -178,6 +190,17 @@ async def _answer(send: Send, status: int, refusal: Refusal) -> None:
 async def _redirect(send: Send, where: str, cookie: bytes | None) -> None:
     headers = [(b"location", where.encode("latin-1"))]
     await _send(send, 303, b"", headers + ([(b"set-cookie", cookie)] if cookie else []))
+
+
+async def _arrive(send: Send, where: str, cookie: bytes) -> None:
+    """Whoever comes from a file or from another site goes on from here: a browser keeps the cookie to itself for as
+    long as it follows what others began."""
+    there = html.escape(where)
+    body = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Strobe</title>'
+        f'<meta http-equiv="refresh" content="0;url={there}"><p><a href="{there}">Strobe</a></p></html>'
+    )
+    await _send(send, 200, body.encode(), [(b"content-type", b"text/html; charset=utf-8"), (b"set-cookie", cookie)])
 
 
 async def _send(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:

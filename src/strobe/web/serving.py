@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import socket
@@ -16,8 +17,10 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import uvicorn
 
+from strobe.hosts.shared.strangers import Strangers
 from strobe.model.errors import Failed, Misuse
 from strobe.web.application import application
+from strobe.web.connections import BACKLOG, connections, take_trouble
 from strobe.web.home_place import HomePlace
 from strobe.web.operations import Desk
 from strobe.web.security import Access
@@ -102,6 +105,7 @@ def serve(served: Served, ready: Callable[[], None] = lambda: None) -> None:
 def server_of(served: Served, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """The server. It also ends when its `should_exit` is set."""
     desk = Desk(served.home, read_only=served.read_only)
+    strangers = Strangers(logging.getLogger("strobe.web"))
     config = uvicorn.Config(
         application(desk, served.access),
         log_level="critical",
@@ -111,16 +115,20 @@ def server_of(served: Served, ready: Callable[[], None] = lambda: None) -> uvico
         timeout_graceful_shutdown=_GOODBYE,
         ws="none",
         limit_concurrency=256,
+        http=connections(strangers),
+        backlog=BACKLOG,
     )
-    return _Server(config, ready)
+    return _Server(config, strangers, ready)
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, strangers: Strangers, ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self._strangers = strangers
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        take_trouble(self._strangers, asyncio.get_running_loop())
         await super().startup(sockets)
         self._ready()
 

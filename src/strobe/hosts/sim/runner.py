@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from strobe.hosts.sim.dice import Dice
 from strobe.hosts.sim.faults import Faults, plan_trouble
@@ -25,6 +25,8 @@ from strobe.model.ids import ChannelId, NodeId, SnapshotId
 from strobe.verify.journal import Header, Journal
 
 __all__ = ["SimConfig", "SimResult", "Verdict", "config_of", "run", "workload_of"]
+
+_CROPPED: Final = 300  # nodes, or channels, of a workload whose journal has fewer: those that matter
 
 
 @dataclass(frozen=True)
@@ -245,4 +247,14 @@ def workload_of(header: Header) -> Workload:
     params = dict(header.params)
     nodes = params.pop("nodes", None)
     sim = params.pop("sim", {"nodes": nodes})
-    return workload(header.workload, sim["nodes"], params)
+    nodes = sim.get("nodes") if isinstance(sim, dict) else sim
+    channels = params.get("channels", 0)
+    graph = header.graph
+    for what, count, there in (("nodes", nodes, graph.nodes), ("channels", channels, graph.channels)):
+        if count is not None and (count.__class__ is not int or not 0 <= count <= max(len(there), _CROPPED)):
+            raise Misuse(f"The journal's workload has {count!r:.40} {what}, and its graph has {len(there)}.")
+    load = workload(header.workload, nodes, params)
+    odd = [*(set(graph.nodes) - set(load.graph.nodes)), *(graph.by_id.keys() - load.graph.by_id.keys())]
+    if odd:
+        raise Misuse(f"The journal's graph has {min(odd)!r}, which its workload does not have.")
+    return load

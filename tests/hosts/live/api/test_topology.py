@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from strobe.hosts.live.api.topology import NodeSpec, Topology, complete, joined, load_class, read_topology, ring
+from strobe.hosts.live.node.options import read_key
 from strobe.model.errors import Misuse
 from strobe.model.ids import NodeId
 from tests.support.live.apps import Account
@@ -55,6 +57,13 @@ def test_shapes() -> None:
         (("name =", "protocol = 'guess'\nname ="), "no protocol 'guess'"),
         (("name =", "name ==="), "is not TOML"),
         (("[[", "[[["), "is not TOML"),
+        (("name =", f"number = {'1' * 5000}\nname ="), "is not TOML"),
+        (("name =", f"deep = {'[' * 5000}\nname ="), "is not TOML"),
+        (("name =", 'key_file = "a\\u0000"\nname ='), "is not legal: 'a.x00'"),
+        (("name =", 'sign_with = "a\\u0000"\nname ='), "is not legal: 'a.x00'"),
+        (("127.0.0.1:7001", "127.0.0.1:²"), "is not an address"),
+        (("127.0.0.1:7001", f"127.0.0.1:{'9' * 5000}"), "is not an address"),
+        (("127.0.0.1:7001", "\\u0000:7001"), "is not an address"),
     ],
 )
 def test_a_wrong_topology_is_refused_in_one_sentence(tmp_path: Path, change: tuple[str, str], what: str) -> None:
@@ -90,3 +99,27 @@ def test_a_class_is_found_by_file_and_by_module(tmp_path: Path) -> None:
     )
     assert load_class(f"{tmp_path / 'own_process.py'}:Own", "a").__name__ == "Own"
     assert load_class("tests.support.live.apps:Account", "a") is Account
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ("[checkpoints]\ninterval = inf", "interval = inf is not a number that fits"),
+        ("[checkpoints]\ntimeout = nan", "timeout = nan is not a number that fits"),
+        ("[nodes.z]\nclass = 'm:C'\nparams = { since = 2031-05-17 }", "node z: params are not legal"),
+        ('[nodes.z]\nclass = "\\u0000.py:C"', "is not legal"),
+    ],
+)
+def test_what_is_no_value_of_ours_is_refused_in_one_sentence(tmp_path: Path, more: str, what: str) -> None:
+    (tmp_path / "t.toml").write_text(f"[nodes.a]\nclass = 'm:C'\n{more}\n")
+    with pytest.raises(Misuse, match=what):
+        read_topology(tmp_path / "t.toml")
+
+
+def test_files_that_are_none_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(Misuse, match="it is not a regular file"):
+        read_topology(tmp_path / "pipe.toml")
+    for key in (str(tmp_path / "pipe.toml"), "/dev/zero"):
+        with pytest.raises(Misuse, match="it is not a regular file"):
+            read_key(key)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from strobe.hosts.live.api.topology import read_topology
+from strobe.hosts.live.snapshot import snapshots
+from strobe.hosts.live.snapshot.reading import load_named
 from strobe.model.errors import Damaged, Misuse
 from strobe.model.kind import Kind
-from strobe.store.locate import locate
+from strobe.store.codec import root_of
+from strobe.store.locate import Located, locate
+from strobe.store.manifest import Manifest
 from strobe.store.signing import SIGNED_BY
 from tests.support.keys import key_pair
 from tests.support.live.systems import bank, run, system
@@ -71,3 +77,44 @@ def test_a_key_that_cannot_be_used_is_said_before_anything_starts(tmp_path: Path
         await live.stop()
 
     run(work)
+
+
+def test_what_is_put_in_the_place_of_a_checked_snapshot_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write there swaps the manifest between the check of its signature and its use."""
+    private, public = key_pair(tmp_path, "ours")
+    topology = replace(bank(), sign_with=private)
+    there, other = tmp_path / "there", tmp_path / "other"
+
+    async def work() -> None:
+        async with system(topology, tmp_path / "home") as live:
+            await live.snapshot(Kind.SAVEPOINT, directory=there)
+        async with system(bank(), tmp_path / "elsewhere") as live:
+            await live.snapshot(Kind.SAVEPOINT, directory=other)
+
+    run(work, 120)
+    load = Located.load
+    loads: list[str] = []
+
+    def swapping(found: Located) -> Manifest:
+        manifest = load(found)
+        loads.append(found.where)
+        if len(loads) == 2:  # after the second look, which compares the root, nobody looks again
+            shutil.copytree(other, there, dirs_exist_ok=True)
+        return manifest
+
+    ours = root_of(locate(str(there), tmp_path).load())
+    assert root_of(locate(str(other), tmp_path).load()) != ours
+    monkeypatch.setattr(Located, "load", swapping)
+    read: list[str] = []
+    check = snapshots.check_fits
+
+    def noting(manifest: Manifest, *rest: Any) -> None:
+        read.append(root_of(manifest))
+        check(manifest, *rest)
+
+    monkeypatch.setattr(snapshots, "check_fits", noting)
+    load_named(str(there), tmp_path, topology, public)
+    assert len(loads) == 2
+    assert read == [ours]

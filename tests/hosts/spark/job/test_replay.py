@@ -14,10 +14,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 import strobe
+from strobe.hosts.spark.job import replaying
 from strobe.hosts.spark.job.job import Job, start_job
 from strobe.hosts.spark.job.replaying import Question, Replayed, ReplayedBatch, replay
-from strobe.model.errors import Failed, Misuse
+from strobe.model.errors import Damaged, Failed, Misuse
 from strobe.model.invariants import Invariant, Outcome, Verdict
+from strobe.store.filesystem import FilesystemStore
+from strobe.store.layout import JobLayout
+from strobe.store.signing import SIGNED_BY, signer
+from strobe.store.snapshots import SnapshotStore
+from tests.store.snapshot_samples import JOB, take
+from tests.support.keys import key_pair
 from tests.support.spark.jobs import all_read, eventually
 
 NEVER_NEGATIVE = Invariant("never below zero", "select account, balance from state.balances where balance < 0")
@@ -149,6 +156,42 @@ def test_without_the_job_s_own_notes_batches_are_what_spark_takes_and_the_fork_c
     assert found.home is not None
     with strobe.open_snapshot("bank", found.home) as kept:
         assert {"account": "poor", "balance": -7} in kept.state("balances").select(["account", "balance"]).to_pylist()
+
+
+class Reached(Exception):
+    """The fork would be made now."""
+
+
+def test_a_replay_takes_what_the_policy_takes_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write into the store can put a snapshot there, and a fork of it runs on its rows."""
+    (private, public), (_, other) = key_pair(tmp_path, "mine"), key_pair(tmp_path, "other")
+    home = tmp_path / "home"
+    take(SnapshotStore(FilesystemStore(home), JobLayout(JOB), JOB), 1, {"a": b"x"})
+    take(SnapshotStore(FilesystemStore(home), JobLayout(JOB), JOB, sign=signer(private)), 2, {"a": b"y"})
+    before = content(home)
+
+    def reached(*_: Any) -> Any:
+        raise Reached
+
+    def asked(number: int, **policy: Any) -> Replayed:
+        question = Question(NEVER_NEGATIVE)
+        return replay(strobe.Pipeline(JOB), f"{JOB}/{number}", question, home=home, upto={}, **policy)
+
+    monkeypatch.setattr(replaying, "in_session", reached)
+    with pytest.raises(Reached):
+        asked(1)
+    with pytest.raises(Damaged, match="it is not signed"):
+        asked(1, signed_by=public)
+    with pytest.raises(Damaged, match="its signature is not by"):
+        asked(2, signed_by=other)
+    with pytest.raises(Reached):
+        asked(2, signed_by=public)
+    monkeypatch.setenv(SIGNED_BY, public)
+    with pytest.raises(Damaged, match="it is not signed"):
+        asked(1)
+    with pytest.raises(Reached):
+        asked(2)
+    assert content(home) == before
 
 
 class Views(DataSource):

@@ -32,6 +32,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
+import math
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -49,6 +51,7 @@ from strobe.model.ids import ChannelId, NodeId, check_uid
 from strobe.model.invariants import Invariant
 from strobe.predicates.stable import known_check
 from strobe.protocol.coordinator.messages import CoordinatorSettings
+from strobe.store.small_files import read_small
 
 __all__ = [
     "DEFAULTS", "NodeSpec", "Topology", "class_path", "complete", "joined", "load_class", "load_module",
@@ -157,7 +160,7 @@ def ring(names: Iterable[str]) -> tuple[Channel, ...]:
 
 def parse_address(text: str, node: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or "\0" in host or not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise Misuse(f"Node {node}: {text!r} is not an address.", next="It is HOST:PORT, such as 10.0.0.7:7001.")
     return host.strip("[]"), int(port)
 
@@ -240,11 +243,18 @@ OF_TLS: Final = ("certificate", "key", "authority")
 def read_topology(file: Path) -> Topology:
     """Paths to classes and to the key are taken from where the file is."""
     try:
-        value = tomllib.loads(file.read_text(encoding="utf-8"))
+        value = tomllib.loads(read_small(file).decode())
     except OSError as error:
         raise Misuse(f"Topology {file} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise Misuse(f"Topology {file} is not TOML: {error}.") from error
+    try:
+        return _topology(file, value)
+    except (ValueError, OverflowError, RecursionError) as error:  # a path with a zero in it, a number that is none
+        raise Misuse(f"Topology {file} is not legal: {error}.", untouched="Nothing was started.") from error
+
+
+def _topology(file: Path, value: dict[str, Any]) -> Topology:
     unknown = value.keys() - SETTINGS
     if unknown:
         raise Misuse(f"Topology {file}: there is no setting {sorted(unknown)[0]!r}.")
@@ -258,7 +268,7 @@ def read_topology(file: Path) -> Topology:
         specs,
         _channels(file, value.get("channels", []), tuple(nodes)),
         str(value.get("protocol", "chandy-lamport")),
-        None if key_file is None else str(file.parent / str(key_file)),
+        None if key_file is None else str(file.parent / _plain(str(key_file))),
         None if value.get("root") is None else str(value["root"]),
         _checkpoints(file, value.get("checkpoints")),
         _tls(file, value.get("tls")),
@@ -285,6 +295,13 @@ def _node(file: Path, name: str, value: Any) -> NodeSpec:
             f"Topology {file}: node {name}: params is a table, remote is true or false.",
             next="Write params = { balance = 100 } and remote = true.",
         )
+    try:
+        json.dumps(params)
+    except TypeError as error:
+        raise Misuse(
+            f"Topology {file}: node {name}: params are not legal: {error}.",
+            next="Use texts, numbers, true and false, lists and tables; write a date as a text.",
+        ) from None
     reach = value.get("reach")
     return NodeSpec(
         NodeId(name), path, str(value.get("address", ANY)), params, remote, None if reach is None else str(reach)
@@ -306,6 +323,12 @@ def _channels(file: Path, value: Any, names: tuple[str, ...]) -> tuple[Channel, 
     return joined(*(tuple(c) for c in value))
 
 
+def _plain(path: str) -> str:
+    if "\0" in path:
+        raise ValueError(f"{path!r} is not the path of a file")
+    return path
+
+
 def _private_key(file: Path, value: Any) -> str | None:
     if value is None:
         return None
@@ -313,7 +336,7 @@ def _private_key(file: Path, value: Any) -> str | None:
         raise Misuse(
             f"Topology {file}: sign_with is not legal.", next='Write the path of a private key, or "env:NAME".'
         )
-    return value if value.startswith("env:") else str(file.parent / value)
+    return value if value.startswith("env:") else str(file.parent / _plain(value))
 
 
 def _checks(file: Path, value: Any) -> tuple[str, ...]:
@@ -352,7 +375,8 @@ def _checkpoints(file: Path, value: Any) -> CoordinatorSettings | None:
             next=f"Its settings are {', '.join(sorted(IN_SECONDS))} in seconds, and {', '.join(sorted(IN_NUMBERS))}.",
         )
     for name, given in value.items():
-        if isinstance(given, bool) or not isinstance(given, int | float if name in IN_SECONDS else int):
+        fits = isinstance(given, int | float if name in IN_SECONDS else int) and math.isfinite(given)
+        if isinstance(given, bool) or not fits:
             raise Misuse(f"Topology {file}: [checkpoints] {name} = {given!r} is not a number that fits.")
     return replace(DEFAULTS, **{n: round(v * 1000) if n in IN_SECONDS else v for n, v in value.items()})
 

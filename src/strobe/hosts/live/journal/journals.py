@@ -10,9 +10,10 @@ import json
 from pathlib import Path
 
 from strobe.hosts.live.api.topology import Topology
-from strobe.hosts.live.journal.merge import Merging
+from strobe.hosts.live.journal.merge import ORDERS, Merging
+from strobe.hosts.live.journal.parts import COORDINATOR
 from strobe.hosts.shared.durable import write_durably
-from strobe.model.errors import Damaged, Failed, Misuse
+from strobe.model.errors import Damaged, Failed, Misuse, StrobeError
 from strobe.model.graph import graph_from_json, graph_to_json
 from strobe.store.holding import is_held
 from strobe.store.layout import JobLayout
@@ -30,6 +31,12 @@ def has_journal(home: Path, name: str) -> bool:
 
 
 def note_graph(home: Path, topology: Topology) -> None:
+    if COORDINATOR in topology.graph.nodes:
+        raise Misuse(
+            f"A system with a node {COORDINATOR!r} keeps no journal: the coordinator's part of it has that name.",
+            untouched="Nothing was started.",
+            next="Give the node another name, or start without --journal.",
+        )
     note = _note(home, topology.name)
     value = {"graph": graph_to_json(topology.graph), "protocol": topology.protocol}
     try:
@@ -58,13 +65,15 @@ def whole_journal(home: Path, name: str) -> Merging:
     try:
         value = read_object(note)
         graph, protocol = graph_from_json(value["graph"]), str(value["protocol"])
+        if protocol not in ORDERS:
+            raise ValueError(f"there is no protocol {protocol!r}")
     except FileNotFoundError:
         raise Misuse(
             f"System {name!r} has kept no journal.",
             untouched="Nothing was written.",
             next="Start it with --journal; a journal cannot be made afterwards.",
         ) from None
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StrobeError) as error:
         raise Damaged(f"{note} cannot be read: {error}.", untouched="Nothing was written.") from error
     return Merging(note.parent, graph, name, protocol)
 

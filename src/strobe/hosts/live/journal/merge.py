@@ -22,20 +22,33 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from strobe.hosts.live.journal.parts import COORDINATOR
 from strobe.model.cut import Json
 from strobe.model.errors import Damaged, Misuse
-from strobe.model.events import Completed, Event, MarkerReceived, MarkerSent, Received, Restarted, Sent
+from strobe.model.events import (
+    Completed,
+    Event,
+    Internal,
+    MarkerReceived,
+    MarkerSent,
+    Received,
+    Recorded,
+    Restarted,
+    Sent,
+)
 from strobe.model.graph import Graph
 from strobe.model.ids import ChannelId, NodeId, SnapshotId
+from strobe.store.small_files import open_regular
 from strobe.verify.journal import Header, Journal, JournalWriter
 from strobe.verify.lines import Fault, readers
 
 __all__ = ["Merging", "merge", "merge_to_file"]
 
 ORDERS: Final = {"chandy-lamport": "fifo", "lai-yang": "reorder"}
+_Step: TypeAlias = Internal | Sent | Received | Recorded | MarkerSent | MarkerReceived
+_LONGEST: Final = 256 << 20  # bytes of a line: a restart has the states of all nodes
 _TURN: Final = 64  # lines: a node at a time, but not for long, so that the diagram reads better
 
 
@@ -89,8 +102,8 @@ class Merging:
             contents = {} if restart is None else restart.cut.channels
             sent = {channel: max((m.seq for m in content), default=0) for channel, content in contents.items()}
             last: dict[NodeId, int] = {}
-            for node, event in _interleave({node: self._part(life, node) for node in self._graph.nodes}, sent):
-                last[node] = event.step  # type: ignore[union-attr]
+            for node, event in _interleave({node: self._steps(life, node) for node in self._graph.nodes}, sent):
+                last[node] = event.step
                 yield _shifted(event, steps[node])
             yield from (event for event in self._part(life, COORDINATOR) if isinstance(event, Completed))
             for node, step in last.items():
@@ -102,7 +115,7 @@ class Merging:
         begun = False
         for life in self._lives:
             restart = self._restart(life)
-            some = any(next(iter(self._part(life, node)), None) is not None for node in self._graph.nodes)
+            some = any(next(self._steps(life, node), None) is not None for node in self._graph.nodes)
             if restart is None and some and begun:
                 continue
             begun = begun or some or restart is not None
@@ -115,9 +128,9 @@ class Merging:
         found: dict[NodeId, Json] = {}
         for life in self._lives:
             for node in self._graph.nodes:
-                for fields in _lines(life, node, lambda fields: fields):
-                    if fields[0] == "initial":
-                        found.setdefault(node, fields[1])
+                for state in _lines(life, node, lambda fields: fields[1:2] if fields[0] == "initial" else ()):
+                    if state:
+                        found.setdefault(node, state[0])
                     break
             restart = self._restart(life)
             for node, state in ({} if restart is None else restart.cut.states).items():
@@ -137,20 +150,38 @@ class Merging:
 
         return (event for event in _lines(life, name, read) if event is not None)
 
+    def _steps(self, life: Path, node: NodeId) -> Iterator[_Step]:
+        """What a node writes of itself."""
+
+        def read(fields: Any) -> _Step | None:
+            event = None if fields[0] == "initial" else self._parse[fields[0]](fields)
+            if event is not None and (not isinstance(event, _Step) or event.node != node):
+                raise Fault(f"{fields[0]!r} is not of {node}")
+            return event
+
+        return (event for event in _lines(life, node, read) if event is not None)
+
 
 def _lines(life: Path, name: str, read: Callable[[Any], Any]) -> Iterator[Any]:
     path = life / f"{name}.lines"
     try:
-        file = path.open("rb")
+        file = open(path, "rb", opener=open_regular)  # noqa: SIM115 (closed below)
     except FileNotFoundError:
         return  # the file is still empty
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error.strerror}.", untouched="Nothing was changed.") from None
     with file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
             if not line.endswith(b"\n"):
-                return  # cut off
+                if len(line) < _LONGEST:
+                    return  # cut off
+                raise Damaged(
+                    f"{path}, line {number}: this is not a line of a journal (it is too long).",
+                    untouched="The file was not changed.",
+                )
             try:
                 value = read(json.loads(line))
-            except (Fault, ValueError, LookupError, TypeError) as error:
+            except (Fault, ValueError, LookupError, TypeError, RecursionError) as error:
                 raise Damaged(
                     f"{path}, line {number}: this is not a line of a journal ({error}).",
                     untouched="The file was not changed.",
@@ -158,7 +189,7 @@ def _lines(life: Path, name: str, read: Callable[[Any], Any]) -> Iterator[Any]:
             yield value
 
 
-def _interleave(parts: Mapping[NodeId, Iterator[Event]], sent: dict[ChannelId, int]) -> Iterator[tuple[NodeId, Event]]:
+def _interleave(parts: Mapping[NodeId, Iterator[_Step]], sent: dict[ChannelId, int]) -> Iterator[tuple[NodeId, _Step]]:
     """Lines of the nodes such that every receipt, of a message or a marker, stands behind its send."""
     rest = {node: first for node, part in parts.items() if (first := next(part, None)) is not None}
     markers: dict[ChannelId, set[SnapshotId]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from strobe.hosts.live.api.topology import Topology
 from strobe.hosts.live.node.capture import LARGE
@@ -16,8 +16,11 @@ from strobe.model.errors import Failed, Misuse
 from strobe.model.graph import graph_to_json
 from strobe.model.ids import NodeId
 from strobe.store.private import open_private
+from strobe.store.small_files import read_small
 
 __all__ = ["NodeOptions", "open_log", "read_key"]
+
+_LARGEST_KEY: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def open_log(directory: Path, node: NodeId) -> BinaryIO:
 
 def read_key(file: str) -> bytes:
     try:
-        return Path(file).read_bytes().strip()
+        return read_small(Path(file), _LARGEST_KEY).strip()
     except OSError as error:
         raise Misuse(
             f"The key {file} cannot be read: {error.strerror}.",

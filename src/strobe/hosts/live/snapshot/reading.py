@@ -45,7 +45,7 @@ def load_any(name: str, home: Path) -> tuple[Manifest, Loaded]:
     manifest = found.load()
     if manifest.host != "live":
         raise Misuse(f"Snapshot {name} is of a system on {manifest.host}, not of live processes.")
-    return manifest, load(found.store, found.snapshot, manifest.graph)
+    return manifest, load(found.store, found.snapshot, manifest.graph, manifest)
 
 
 def load_named(name: str, home: Path, topology: Topology, signed_by: str | None = None) -> Loaded:
@@ -55,7 +55,7 @@ def load_named(name: str, home: Path, topology: Topology, signed_by: str | None 
     manifest = found.load()
     check_fits(manifest, topology.graph, topology.name)
     check_protocol(manifest, topology.protocol, topology.name)
-    return load(found.store, found.snapshot, topology.graph)
+    return load(found.store, found.snapshot, topology.graph, manifest)
 
 
 def load_last(store: SnapshotStore, topology: Topology) -> Loaded | None:

@@ -260,9 +260,10 @@ def _damaged(snapshot: SnapshotId, error: Exception) -> Damaged:
     )
 
 
-def load(store: SnapshotStore, snapshot: SnapshotId, graph: Graph) -> Loaded:
-    """Blocks: for a thread."""
-    manifest = store.load(snapshot)
+def load(store: SnapshotStore, snapshot: SnapshotId, graph: Graph, checked: Manifest | None = None) -> Loaded:
+    """Blocks: for a thread. `checked` is the manifest that the caller has looked at: then no other one is read, whoever
+    writes there meanwhile."""
+    manifest = store.load(snapshot) if checked is None else checked
     check_fits(manifest, graph, store.job)
     try:
         return _load(store, manifest, graph)

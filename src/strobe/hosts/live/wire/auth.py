@@ -119,6 +119,8 @@ class Dialling:
             challenge = _challenge(body)
         except UNREADABLE as error:
             raise PeerFault(f"A challenge cannot be read: {error}.") from None
+        if len(challenge.nonce) != _NONCE:  # a longer one could reach into the greeting, and be a proof of another one
+            raise PeerFault(f"A challenge has a nonce of {len(challenge.nonce)} bytes, not {_NONCE}.")
         if not hmac.compare_digest(challenge.proof, _proof(self._key, b"accepting", self._hello, challenge.nonce)):
             raise _wrong("The accepting side does not know the key")
         return frame(FrameKind.PROOF, _proof(self._key, b"dialling", self._hello, challenge.nonce))

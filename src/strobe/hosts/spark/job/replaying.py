@@ -95,17 +95,20 @@ def replay(
     master: str | None = None,
     spark: SparkSession | None = None,
     allow_changed_state: tuple[str, ...] = (),
+    signed_by: str | None = None,
 ) -> Replayed:
     """From the snapshot `good` of the job in `home`, at most `most` batches. `upto` are the batches at which the
-    invariant is known to be violated, by stage. `told` is called behind each batch."""
-    found = locate(good, home)
+    invariant is known to be violated, by stage. `told` is called behind each batch. `signed_by` is the key that the
+    snapshot must be signed by; without it the environment's, as for every restore."""
+    options = RestoreOptions(allow_changed_state=allow_changed_state, signed_by=signed_by)
+    found = locate(good, home, signed_by=options.signer())
     lease = take_lease(home, pipeline.name, found.snapshot)  # the job may be running, and retire its checkpoints
     found.load()
     scratch = Path(tempfile.mkdtemp(prefix=".replay-", dir=home)).absolute()
     kept = False
     try:
         with in_session(pipeline, master, spark) as session:
-            options = RestoreOptions(snapshot=found.where, allow_changed_state=allow_changed_state)
+            options = replace(options, snapshot=found.where, root=found.root)  # what was checked, and nothing else
             fork = _Fork(
                 _for_replay(pipeline, chained_in(found.load())), scratch, DEFAULT_MASTER, scratch, session, options
             )
