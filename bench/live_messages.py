@@ -26,6 +26,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,11 +36,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import msgspec
 
-from bench._live import Coin, Drain, ListPump, Pump, pair, running
+from bench._live import COUNTS, Coin, Drain, ListPump, Pump, pair, running, say_count
 from bench._report import figure
 from strobe.hosts.live.api.codec import decode_message, encode_message
 from strobe.hosts.live.api.process import Process
-from strobe.hosts.live.system.system import System
 from strobe.hosts.live.wire.framing import MAX_FRAME, FrameKind, FrameReader, frame
 from strobe.model.ids import NodeId
 
@@ -64,44 +64,56 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Count:
+    """Of one end, at one moment."""
+
+    messages: int
+    used: float
+    time: float
+
+
+@dataclass(frozen=True)
 class Reading:
     """Each end has its own count: some 200,000 messages may be under way between the two, now more and now less."""
 
-    sent: int
-    received: int
-    time: float
-    sender: float
-    receiver: float
+    sender: Count
+    receiver: Count
 
     def until(self, later: Reading) -> Measured:
-        sent, received = max(1, later.sent - self.sent), max(1, later.received - self.received)
-        return Measured(
-            received / (later.time - self.time),
-            (later.sender - self.sender) / sent * 1e6,
-            (later.receiver - self.receiver) / received * 1e6,
-        )
+        def between(first: Count, last: Count) -> tuple[int, float]:
+            messages = max(1, last.messages - first.messages)
+            return messages, (last.used - first.used) / messages * 1e6
+
+        received, receiver = between(self.receiver, later.receiver)
+        _, sender = between(self.sender, later.sender)
+        return Measured(received / (later.receiver.time - self.receiver.time), sender, receiver)
 
 
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def reading(sender: int, receiver: int) -> Reading:
+    """What these two processes say of themselves."""
+    return Reading(*(_count(pid) for pid in (sender, receiver)))
+
+
+def _count(pid: int) -> Count:
+    file = Path(os.environ[COUNTS], str(pid))
+    known = file.read_text() if file.exists() else ""
+    os.kill(pid, signal.SIGUSR1)
+    while not (file.exists() and (text := file.read_text()).endswith("\n") and text != known):
+        time.sleep(0.001)
+    messages, used, now = text.splitlines()[-1].split()
+    return Count(int(messages), float(used), float(now))
 
 
 async def strobe_side(seconds: float, interval: int | None, pump: type[Process] = Pump) -> Measured:
     async with running(pair(pump), interval=interval) as system:
+        a, b = NodeId("a"), NodeId("b")
+        while b not in (status := await system.status()).nodes or not sum(status.nodes[b].received.values()):
+            await asyncio.sleep(0.05)  # until both have begun
+        ends = status.processes[a], status.processes[b]
         await asyncio.sleep(seconds / 4)
-        first = await reading(system)
+        first = reading(*ends)
         await asyncio.sleep(seconds)
-        return first.until(await reading(system))
-
-
-async def reading(system: System) -> Reading:
-    a, b = NodeId("a"), NodeId("b")
-    while not {a, b} <= (status := await system.status()).nodes.keys():
-        await asyncio.sleep(0.05)
-    sender, receiver = (processor_seconds(status.processes[name]) for name in (a, b))
-    sent, received = sum(status.nodes[a].sent.values()), sum(status.nodes[b].received.values())
-    return Reading(sent, received, time.perf_counter(), sender, receiver)
+        return first.until(reading(*ends))
 
 
 class Collecting:
@@ -125,10 +137,10 @@ class Collecting:
 
 
 async def bare_sender(port: int, how: str) -> None:
-    """In a process of its own; says how many messages it has sent, for each signal."""
+    """In a process of its own."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     number, burst, collecting = 1, Pump().burst, Collecting(writer)
-    signal.signal(signal.SIGUSR1, lambda *_: print(number - 1, flush=True))
+    say_count(lambda: number - 1)
     print("ready", flush=True)
     while True:
         if how == "lists":
@@ -146,8 +158,9 @@ async def bare_sender(port: int, how: str) -> None:
 
 
 async def bare_receiver() -> None:
-    """In the second process; says where it listens, then how many messages it has, for each line that it is sent."""
+    """In the second process; says where it listens."""
     drain, reader = Drain(), FrameReader(MAX_FRAME)
+    drain.on_start()
 
     class Receiving(asyncio.Protocol):
         def data_received(self, data: bytes) -> None:
@@ -158,44 +171,24 @@ async def bare_receiver() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Receiving, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    asked = asyncio.Event()
-    loop.add_reader(sys.stdin, asked.set)
-    while True:
-        await asked.wait()
-        asked.clear()
-        if not sys.stdin.readline():
-            return
-        print(drain.received, flush=True)
+    await server.serve_forever()
 
 
 def bare_side(seconds: float, how: str = "lists") -> Measured:
-    me = [sys.executable, __file__]
-    receiver = subprocess.Popen([*me, "--receive"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-    assert receiver.stdin is not None
-    assert receiver.stdout is not None
-    ask, answers = receiver.stdin, receiver.stdout
-    port = answers.readline().strip()
-    sender = subprocess.Popen(
-        [*me, "--send", port, "--how", how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert sender.stdout is not None
-    counts = sender.stdout
-    counts.readline()  # it is ready
+    def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
 
-    def read() -> Reading:
-        ask.write("?\n")
-        sender.send_signal(signal.SIGUSR1)
-        sent, received = int(counts.readline()), int(answers.readline())
-        used = (processor_seconds(process.pid) for process in (sender, receiver))
-        return Reading(sent, received, time.perf_counter(), *used)
-
+    receiver, port = start("--receive")
+    sender, _ = start("--send", port, "--how", how)
     try:
-        while not read().received:
-            time.sleep(0.05)  # until the sender has begun
+        while not reading(sender.pid, receiver.pid).receiver.messages:
+            time.sleep(0.05)  # until the first have come
         time.sleep(seconds / 4)
-        first = read()
+        first = reading(sender.pid, receiver.pid)
         time.sleep(seconds)
-        return first.until(read())
+        return first.until(reading(sender.pid, receiver.pid))
     finally:
         for process in (sender, receiver):
             process.kill()
@@ -227,11 +220,13 @@ def main() -> int:
         "bare, a write each": lambda: bare_side(arguments.seconds, "a write each"),
     }
     found: dict[str, list[Measured]] = {name: [] for name in sides}
-    for number in range(arguments.rounds):
-        turn = number % len(sides)
-        for name in [*sides][turn:] + [*sides][:turn]:
-            found[name].append(sides[name]())
-            print(f"round {number + 1}, {name}: {found[name][-1]}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="strobe-bench-") as counts:
+        os.environ[COUNTS] = counts
+        for number in range(arguments.rounds):
+            turn = number % len(sides)
+            for name in [*sides][turn:] + [*sides][:turn]:
+                found[name].append(sides[name]())
+                print(f"round {number + 1}, {name}: {found[name][-1]}", flush=True)
 
     def ratio(of: str, to: str) -> tuple[float, float]:
         pairs = list(zip(found[of], found[to], strict=True))
