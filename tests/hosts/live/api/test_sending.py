@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from strobe.hosts.live.api.codec import decode_message, encode_message
+from strobe.hosts.live.api.codec import decode_message, encode_message, marker_item, message
 from strobe.hosts.live.api.process import Process
 from strobe.hosts.live.node.ends import Output
 from strobe.hosts.live.node.sending import send_quickly
 from strobe.hosts.live.wire.session import Session
 from strobe.model.errors import Misuse
-from strobe.model.ids import NodeId
+from strobe.model.ids import NodeId, SnapshotId
 from tests.support.live.apps import Account, Transfer
 from tests.support.live.systems import bank, money, run, system, verified
 
@@ -31,9 +32,10 @@ class Wire:
         self.scheduled = False
 
     def send(self, item: bytes) -> None:
-        raise AssertionError
+        self.session.send(item)
 
     def schedule(self) -> None:
+        assert not self.scheduled
         self.scheduled = True
 
     def close(self) -> None:
@@ -44,10 +46,10 @@ class Wire:
 
 
 class Sender:
-    def __init__(self, process: Process | None = None, max_frame: int = 4096) -> None:
+    def __init__(self, process: Process | None = None, max_frame: int = 4096, before: int = 0) -> None:
         self.process = process or Process()
         self.wire = Wire(max_frame)
-        self.output = Output(NodeId("b"), self.wire, self.wire, sent=0)
+        self.output = Output(NodeId("b"), self.wire, self.wire, sent=before)
         self.the_long_way: list[Any] = []
         vars(self.process)["send"] = self.send
         send_quickly(self.process, {"b": self.output}, self.send)
@@ -60,7 +62,6 @@ class Sender:
         item = encode_message(message)
         if len(item) > self.output.max_item:
             raise Misuse("too large")
-        self.output.sent += 1
         self.output.add(item)
 
 
@@ -106,7 +107,65 @@ def test_what_was_sent_is_as_it_was_when_it_was_sent() -> None:
     sender, changing = Sender(), [1]
     sender.process.send_all("b", [changing])
     changing.append(2)
-    assert sender.wire.items() == [[1]]
+    sender.process.send("b", changing)
+    changing.append(3)
+    assert sender.wire.items() == [[1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, -1, 2**64 - 1, 0.5, "", "ü" * 40, b"\x00" * 300, [1, [2]], (1, 2), {"a": {1: "b"}}, Transfer(7)],
+    ids=str,
+)
+def test_both_ways_give_the_same_bytes(value: object) -> None:
+    sender = Sender()
+    sender.process.send("b", value)
+    sender.process.send_all("b", [value])
+    assert sender.wire.session._fresh == [encode_message(value)] * 2
+    assert not sender.the_long_way
+
+
+def test_a_marker_stands_where_it_was_sent_and_is_no_message() -> None:
+    sender, marker = Sender(before=10), marker_item(SnapshotId(1))
+    sender.process.send("b", 1)
+    sender.process.send_all("b", [2, 3])
+    assert sender.output.sent == 13
+    sender.output.mark(marker)
+    assert sender.output.sent == 13
+    sender.process.send("b", 4)
+    assert sender.wire.session._fresh == [*map(encode_message, (1, 2, 3)), marker, encode_message(4)]
+    assert sender.output.sent == 14
+
+
+def test_what_was_sent_is_counted_wherever_it_is() -> None:
+    """Just taken, waiting for the window, on its way, acknowledged."""
+    sender, session = Sender(), Session(window=100, max_frame=4096)
+    sender.wire.session = session
+    sender.output = Output(NodeId("b"), sender.wire, sender.wire, sent=0)
+    vars(sender.process)["send"] = sender.send
+    send_quickly(sender.process, {"b": sender.output}, sender.send)
+    session.connect(0)
+    for number in range(300):
+        sender.process.send("b", "x" * 20)
+        if number % 7 == 0:
+            session.take()
+        if number == 100:
+            session.acknowledgement(msgspec.msgpack.encode(session._next - 1))
+        assert sender.output.sent == number + 1
+    assert session.congested
+
+
+def test_a_class_that_is_registered_late_goes_the_short_way() -> None:
+    sender = Sender()
+
+    @message
+    @dataclass
+    class SentLate:
+        number: int
+
+    sender.process.send("b", SentLate(1))
+    assert sender.wire.session._fresh == [encode_message(SentLate(1))]
+    assert not sender.the_long_way
 
 
 def test_a_class_with_a_send_of_its_own_gets_every_message() -> None:

@@ -31,7 +31,7 @@ from strobe.model.ids import SnapshotId
 from strobe.model.text import shortened
 
 __all__ = [
-    "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "encode_message",
+    "MESSAGE", "count_item", "count_of", "decode_message", "decode_plain", "decode_state", "decoding", "encode_message",
     "encode_state", "encoding", "is_marker", "is_stamped", "item_to_json",
     "marker_id", "marker_item", "message", "message_from_json", "number_of", "stamp_of", "stamped_item", "to_json",
     "unstamped",
@@ -48,6 +48,7 @@ _plain: Final = msgspec.msgpack.Decoder().decode
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
 
 _heads: dict[type, bytes] = {}
+_names: dict[type, str] = {}
 _decoders: dict[bytes, Callable[[memoryview], Any]] = {}
 _classes: dict[str, type] = {}
 _Unreadable: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -81,6 +82,7 @@ def message(cls: C) -> C:
     head = bytes((MESSAGE, _SHORT | len(encoded))) + encoded
     _classes[name] = cls
     _heads[cls] = head
+    _names[cls] = name
     _decoders[head] = decoder.decode
     global _item  # noqa: PLW0603
     _item = _first_item
@@ -92,6 +94,7 @@ def message(cls: C) -> C:
 _NO_NAME: Final = bytes((MESSAGE, _SHORT))
 _decoders[_NO_NAME] = _plain
 _heads.update(dict.fromkeys(_PLAIN, _NO_NAME))
+_names.update(dict.fromkeys(_PLAIN, ""))
 
 
 def encode_message(value: Any) -> bytes:
@@ -110,10 +113,16 @@ def encode_message(value: Any) -> bytes:
         _refuse(value, f"message {type(value).__name__}", error)
 
 
-def encoding() -> tuple[Mapping[type, bytes], Callable[[Any], bytes]]:
-    """What `encode_message` adds: the head for each class, and the encoder of what follows. For the fast path of
+def encoding() -> tuple[Mapping[type, str], Callable[[tuple[str, Any]], bytes]]:
+    """The name for each class, and the encoder of a name and a message: the item, in one call. For the fast path of
     sending."""
-    return _heads, _encode
+    return _names, _encode
+
+
+def decoding() -> Callable[[bytes], Any]:
+    """The decoder of an item, whose result has the message as its `body`. For the fast path of receiving: what it
+    refuses, `decode_message` decodes or explains."""
+    return _item
 
 
 def decode_message(item: bytes) -> Any:

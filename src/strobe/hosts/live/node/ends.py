@@ -30,6 +30,11 @@ class OutputSession(Protocol):
     @property
     def unacknowledged(self) -> int: ...
 
+    @property
+    def taken(self) -> int:
+        """How many items it has been given."""
+        ...
+
 
 class OutputLink(Protocol):
     @property
@@ -63,15 +68,26 @@ class Input:
 
 
 class Output:
-    __slots__ = ("add", "add_all", "dialer", "link", "max_item", "pauses", "sent", "target")
+    __slots__ = ("_before", "_others", "add", "add_all", "dialer", "link", "max_item", "pauses", "target")
 
     def __init__(self, target: NodeId, link: OutputLink, dialer: Closing, sent: int) -> None:
         self.target = target
         self.link = link
         self.dialer = dialer
-        self.sent = sent
+        self._before = sent  # messages, in earlier lives
+        self._others = 0  # items that are not messages
         # Items of at most `max_item`; the link is to schedule them.
         self.add: Callable[[bytes], None] = link.session.add
         self.add_all: Callable[[list[bytes]], None] = link.session.add_all
         self.max_item = link.session.max_item
         self.pauses: tuple[ChannelId, ...] = ()
+
+    @property
+    def sent(self) -> int:
+        """Messages on this channel. The session knows how many items it has: so nobody counts each message."""
+        return self._before + self.link.session.taken - self._others
+
+    def mark(self, item: bytes) -> None:
+        """Sends an item that is no message, behind all that were sent before."""
+        self._others += 1
+        self.link.send(item)

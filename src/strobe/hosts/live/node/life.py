@@ -26,6 +26,7 @@ from strobe.hosts.live.api.codec import decode_message, encode_message, is_marke
 from strobe.hosts.live.api.process import Process, has_coroutines
 from strobe.hosts.live.journal.parts import PartWriter
 from strobe.hosts.live.node.ends import Input, Output
+from strobe.hosts.live.node.receiving import hand_over
 from strobe.hosts.live.node.recording import PartOwner, Position, Recordings
 from strobe.hosts.live.node.sending import send_quickly
 from strobe.hosts.live.node.timers import Timers
@@ -336,20 +337,19 @@ class Life:
 
     def _deliver(self, channel: ChannelId, batch: list[bytes]) -> Any:
         """Calls the handler with each message of the run; the result of the last call is returned, to be awaited."""
-        end, handler, decode = self.inputs[channel], self.process.on_message, decode_message
+        end, handler = self.inputs[channel], self.process.on_message
         sender, result = end.sender, None
         self.channel = channel
         if self.journal is None:
             end.received += len(batch)
             self.step += len(batch)
-            for item in batch:
-                result = handler(sender, decode(item))
+            result = hand_over(handler, sender, batch)
         else:
             for item in batch:
                 end.received += 1
                 self.step += 1
                 self.journal.write(Received(self.name, self.step, channel, end.received))
-                result = handler(sender, decode(item))
+                result = handler(sender, decode_message(item))
         if not self._is_async:
             self.look()
         return result
@@ -358,7 +358,7 @@ class Life:
         if isinstance(effect, SendMarker):
             if self.journal is not None:
                 self.journal.write(MarkerSent(self.name, self.step, effect.channel, effect.snapshot))
-            self.outputs[effect.channel].link.send(marker_item(effect.snapshot))
+            self.outputs[effect.channel].mark(marker_item(effect.snapshot))
         elif isinstance(effect, RecordState):
             self._record(effect.snapshot)
         elif isinstance(effect, ChannelRecorded):
@@ -395,10 +395,9 @@ class Life:
                 untouched="It was not sent.",
                 next=f"Send it in parts of at most {out.max_item:,} bytes.",
             )
-        out.sent += 1
         if self.journal is not None:
             channel = ChannelId(out.link.name)
-            self.journal.write(Sent(self.name, self.step, channel, out.sent, item_to_json(item)))
+            self.journal.write(Sent(self.name, self.step, channel, out.sent + 1, item_to_json(item)))
         out.add(item)
         link = out.link
         if not link.scheduled:

@@ -30,43 +30,42 @@ def send_quickly(process: Process, outputs: Mapping[str, Output], send: Send) ->
 
 
 def _quick_send(outputs: Mapping[str, Output], send: Send) -> Send:
-    heads, encode = encoding()
+    names, encode = encoding()
+    ends = {to: (out.add, out.link) for to, out in outputs.items()}
     limit = min(out.max_item for out in outputs.values())
 
     def quick_send(to: str, message: Any) -> None:
         try:
-            out = outputs[to]
-            item = heads[message.__class__] + encode(message)
+            add, link = ends[to]
+            item = encode((names[message.__class__], message))
         except Exception:
             send(to, message)  # it raises the error
             return
         if len(item) > limit:
             send(to, message)
             return
-        out.sent += 1
-        out.add(item)
-        if not out.link.scheduled:
-            out.link.schedule()
+        add(item)
+        if not link.scheduled:
+            link.schedule()
 
     return quick_send
 
 
 def _quick_send_all(outputs: Mapping[str, Output], send: Send) -> Callable[[str, Iterable[Any]], None]:
-    heads, encode = encoding()
+    names, encode = encoding()
     limit = min(out.max_item for out in outputs.values())
 
     def quick_send_all(to: str, messages: Iterable[Any]) -> None:
         given = messages if messages.__class__ is list else list(messages)
         try:
             out = outputs[to]
-            items = [heads[message.__class__] + encode(message) for message in given]
+            items = [encode((names[message.__class__], message)) for message in given]
         except Exception:
             items = []
         if not items or max(map(len, items)) > limit:
             for message in given:
                 send(to, message)
             return
-        out.sent += len(items)
         out.add_all(items)
         if not out.link.scheduled:
             out.link.schedule()

@@ -81,11 +81,11 @@ class StampedLife(Life):
         channel = ChannelId(out.link.name)
         for effect in self.machine.step(Sending(channel, item)):
             assert isinstance(effect, SendStamped)
-            out.link.session.add(stamped_item(item, out.sent, effect.stamp))
+            out.link.session.add(stamped_item(item, out.sent + 1, effect.stamp))
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendCount):
-            self.outputs[effect.channel].link.send(count_item(effect.snapshot, effect.sent))
+            self.outputs[effect.channel].mark(count_item(effect.snapshot, effect.sent))
         else:
             super()._perform(effect)
 

@@ -98,6 +98,7 @@ class Outgoing:
         self.window = window
         self.max_item = LARGEST
         self.resent = 0
+        self.taken = 0  # items
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._next = 1
@@ -124,6 +125,7 @@ class Outgoing:
     def send(self, item: bytes) -> None:
         if len(item) > self.max_item:
             raise HostFault(f"An item of {len(item):,} bytes does not fit into a datagram.")
+        self.taken += 1
         self._unsent.append(item)
         self._unsent_bytes += len(item) + _ITEM
 

@@ -13,12 +13,13 @@ import asyncio
 import logging
 import random
 import ssl
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from strobe.hosts.live.wire.auth import Accepting, Claim, Dialling, Refusal, Welcome
+from strobe.hosts.live.wire.buffered import Buffered
 from strobe.hosts.live.wire.framing import HANDSHAKE_LIMIT, MAX_FRAME, FrameKind, FrameReader, frame
 from strobe.hosts.live.wire.session import Session
 from strobe.hosts.live.wire.tls import Door, peer_of, why_broken
@@ -173,10 +174,11 @@ class Link:
                 self._congestion(False)
 
 
-class _Connection(asyncio.Protocol, ABC):
+class _Connection(Buffered):
     """What both sides of a connection share: frames, the handshake's deadline, heartbeats, one line at the end."""
 
     def __init__(self, max_frame: int, patience: float) -> None:
+        super().__init__()
         self._reader = FrameReader(HANDSHAKE_LIMIT)
         self._patience = patience
         self._max_frame = max_frame

@@ -90,6 +90,11 @@ class Session:
         return len(self._unsent) + len(self._fresh)
 
     @property
+    def taken(self) -> int:
+        """Items that were given to it, sent or not."""
+        return self._next - 1 + len(self._unsent) + len(self._fresh)
+
+    @property
     def idle(self) -> bool:
         """Whether the peer has everything."""
         return not self._unsent and not self._fresh and not self._frames

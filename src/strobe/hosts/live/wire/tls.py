@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Final
 
+from strobe.hosts.live.wire.buffered import Buffered
 from strobe.hosts.shared.strangers import Strangers
 from strobe.model.errors import Misuse
 
@@ -96,7 +97,7 @@ class Door(asyncio.Protocol):
     _knocking: ClassVar[set[asyncio.Task[None]]] = set()  # the event loop alone would not keep them alive
 
     def __init__(
-        self, inside: Callable[[], asyncio.Protocol], context: ssl.SSLContext, seconds: float, strangers: Strangers
+        self, inside: Callable[[], Buffered], context: ssl.SSLContext, seconds: float, strangers: Strangers
     ) -> None:
         self._strangers = strangers
         self._inside = inside
