@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.connectors.base import Sink, SinkContext
@@ -120,6 +121,27 @@ def test_files_are_compressed_and_named_as_asked(tmp_path: Path, spark: SparkSes
 def test_what_cannot_be_meant_is_refused(make: Any) -> None:
     with pytest.raises(Misuse):
         make()
+
+
+@pytest.mark.parametrize("codec", ["zstdd", "", 5, "ZSTD "])
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_a_compression_that_spark_does_not_know_is_refused_when_the_sink_is_made(format: str, codec: Any) -> None:
+    with pytest.raises(Misuse, match=f"is not one that Spark knows for {format}: none, uncompressed, "):
+        FileSink("out", format=format, options={"Compression": codec})
+    with pytest.raises(Misuse, match=rf"FileSink\('out'\): compression={codec!r} is not one"):
+        FileSink("out", format=format, compression=codec)
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_the_compressions_are_those_that_spark_names(tmp_path: Path, spark: SparkSession, format: str) -> None:
+    with pytest.raises(IllegalArgumentException) as unknown:
+        local_frame(spark, [(1, "a")], SCHEMA).write.format(format).option("compression", "x").save(f"{tmp_path}/out")
+    names = str(unknown.value).partition("Available codecs are ")[2].partition(". ")[0].split(", ")
+    assert set(names) == set(file._CODECS[format])
+    for name in names:
+        FileSink("out", format=format, compression=name.upper())
+    if format != "parquet":
+        FileSink("out", format=format, compression="org.apache.hadoop.io.compress.GzipCodec")
 
 
 def test_nested_columns_in_csv_are_refused_with_their_name(tmp_path: Path, spark: SparkSession) -> None:

@@ -61,6 +61,12 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     # A quote within quotes is doubled, as RFC 4180 says and everybody but Spark reads it.
     "csv": {"header": "true", "escape": '"'},
 }
+_TEXT_CODECS: Final = ("none", "uncompressed", "bzip2", "deflate", "gzip", "lz4", "snappy")
+_CODECS: Final[Mapping[str, tuple[str, ...]]] = {
+    "parquet": ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4", "lz4_raw", "lzo", "brotli"),
+    "json": _TEXT_CODECS,
+    "csv": _TEXT_CODECS,
+}
 _COMMITTER: Final = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -98,7 +104,19 @@ class FileSink(TransactionalSink):
         if header is not None:
             self.options["header"] = str(header).lower()
         self.options.update(options or {})
+        self._check_compression(where)
         self._delivery = Delivery.of(delivery, "FileSink")
+
+    def _check_compression(self, where: str) -> None:
+        """Spark would look at it with the first batch only."""
+        for key, value in self.options.items():
+            if key.lower() not in ("compression", "codec"):
+                continue
+            # For text, Hadoop's codecs can be named by their class.
+            a_class = self.format != "parquet" and isinstance(value, str) and "." in value
+            if not a_class and str(value).lower() not in _CODECS[self.format]:
+                known = ", ".join(_CODECS[self.format])
+                raise Misuse(f"{where}: {key}={value!r} is not one that Spark knows for {self.format}: {known}.")
 
     def describe(self) -> str:
         when = ", on snapshot" if self._delivery is Delivery.ON_SNAPSHOT else ""
