@@ -47,6 +47,7 @@ from strobe.model.ids import NodeId, SnapshotId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 __all__ = ["FORMATS", "FileSink"]
 
@@ -72,6 +73,19 @@ _COMMITTER: Final = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "mapreduce.fileoutputcommitter.cleanup-failures.ignored": "true",
 }
+
+
+def _has_interval(kind: DataType) -> bool:
+    """Whether it holds intervals of months, days and time together; those of one kind are numbers in a file."""
+    from pyspark.sql.types import ArrayType, CalendarIntervalType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return any(_has_interval(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_interval(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_interval(kind.valueType)
+    return isinstance(kind, CalendarIntervalType)
 
 
 class FileSink(TransactionalSink):
@@ -155,16 +169,24 @@ class FileSink(TransactionalSink):
         self._through = self._newest()
 
     def _check_columns(self, context: SinkContext) -> None:
-        from pyspark.sql.types import ArrayType, MapType, StructType
+        from pyspark.sql.types import ArrayType, MapType, NullType, StructType, VariantType
 
+        not_in_csv = ArrayType | MapType | StructType | VariantType | NullType
         for field in context.schema.fields:
-            if self.format == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
-                raise Misuse(
-                    f"Stage {context.stage!r} writes to {self.describe()}, but column {field.name} is "
-                    f"{field.dataType.simpleString()}, and CSV has no such values.",
-                    untouched="Nothing was written.",
-                    next="Use format='parquet' or 'json', or turn it into text in the stage: to_json(…).",
-                )
+            kind = field.dataType.simpleString()
+            if self.format == "csv" and isinstance(field.dataType, not_in_csv):
+                why = "CSV has no such values"
+                todo = "Use format='parquet' or 'json', or turn it into text in the stage: to_json(…)."
+            elif _has_interval(field.dataType):
+                why = "no file has such values"
+                todo = "Cast it in the stage to a string, or use an interval of days or of months: make_dt_interval(…)."
+            else:
+                continue
+            raise Misuse(
+                f"Stage {context.stage!r} writes to {self.describe()}, but column {field.name} is {kind}, and {why}.",
+                untouched="Nothing was written.",
+                next=todo,
+            )
 
     def _take_over(self) -> None:
         """Note this driver's incarnation, which fences older drivers off, and delete what they were writing."""
