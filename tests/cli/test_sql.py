@@ -44,6 +44,14 @@ def test_a_column_of_decimals_is_texts_in_json_with_all_digits(strobe: Strobe, w
     assert strobe("sql", JOB, "select sum(1::bigint) as n", "--json").json == [{"n": 1}], "a whole number stays one"
 
 
+def test_null_is_not_shown_as_a_text_without_characters(strobe: Strobe, world: World) -> None:
+    query = "select null::text as a, '' as b, 'x,\"y' as c"
+    assert strobe("sql", JOB, query).out.splitlines()[1].split() == ["NULL", 'x,"y']
+    assert strobe("sql", JOB, query, "--format", "csv").out == 'a,b,c\n,"","x,""y"\n'
+    assert strobe("sql", JOB, query, "--format", "markdown").out.splitlines()[2] == '| NULL |  | x,"y |'
+    assert strobe("sql", JOB, "select null as a", "--format", "csv").out == 'a\n""\n', "no reader passes it over"
+
+
 def test_an_answer_goes_to_a_file(strobe: Strobe, world: World, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

@@ -145,7 +145,7 @@ def _is_whole(value: decimal.Decimal) -> bool:
 
 def text_of(value: Any) -> str:
     if value is None:
-        return ""
+        return "NULL"
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, datetime.datetime):
@@ -158,13 +158,18 @@ def text_of(value: Any) -> str:
 
 
 def _csv(names: list[str], table: Any) -> None:
-    """CSV, the same for a terminal and a file: invisible characters are escaped, line breaks are within quotes."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for row in _rows(table, text_of):
-        writer.writerow(row)
-    click.echo(printable(out.getvalue()), nl=False)
+    """CSV, the same for a terminal and a file: invisible characters are escaped, line breaks are within quotes. Null is
+    nothing, and a text without a character is a pair of quotes; a line with nothing at all would be passed over."""
+
+    def field(value: Any) -> str:
+        if value is None:
+            return "" if len(names) > 1 else '""'
+        out = io.StringIO()
+        csv.writer(out, lineterminator="").writerow([text_of(value)])
+        return out.getvalue()
+
+    rows = ([field(name) for name in names], *_rows(table, field))
+    click.echo(printable("\n".join(map(",".join, rows))))
 
 
 def _markdown(names: list[str], table: Any) -> None:

@@ -110,3 +110,70 @@ def test_the_output_of_an_early_start_that_no_job_comes_of_leaves_nothing(tmp_pa
     done = subprocess.run([sys.executable, "-c", program, tmp_path / "a" / "home"], capture_output=True, check=True)
     assert done.stdout.decode().startswith(str(tmp_path / "a" / "home" / ".spark-"))
     assert not (tmp_path / "a" / "home").exists()
+
+
+@pytest.mark.spark
+def test_jobs_of_one_process_do_not_get_into_each_others_way(tmp_path: Path) -> None:
+    """Stages of one name, settings of their own, and the end of one of them. In a process that has no Spark yet, as in
+    a notebook; then with a session that is the user's."""
+    done = subprocess.run([sys.executable, "-c", _TWO_JOBS], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "both Asia/Tokyo UTC",
+        "one has ended; the other has 40 rows",
+        "Spark has ended: True",
+        "3 rows of a session that is not theirs",
+    ]
+
+
+_TWO_JOBS = """
+import json, time
+from pathlib import Path
+import strobe
+from deltalake import DeltaTable
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+def more(file):
+    Path("in").mkdir(exist_ok=True)
+    Path("in", file).write_text("".join(json.dumps({"id": i}) + "\\n" for i in range(20)))
+
+zones = {}
+
+def started(name, **options):
+    pipeline = strobe.Pipeline(name, checkpoint=strobe.CheckpointConfig(interval=None), **options)
+
+    @pipeline.stage(uid="rows", to=strobe.DeltaSink(name))
+    def rows(spark):
+        zones[name] = spark.conf.get("spark.sql.session.timeZone")
+        return spark.readStream.schema("id INT").json("in")
+
+    return pipeline.run()
+
+def has(name, rows):
+    deadline = time.monotonic() + 120
+    while not Path(name, "_delta_log").exists() or DeltaTable(name).to_pyarrow_table().num_rows < rows:
+        assert time.monotonic() < deadline, name
+        time.sleep(0.2)
+
+more("0.json")
+one = started("one", conf={"spark.sql.session.timeZone": "Asia/Tokyo"})
+two = started("two")
+has("one", 20)
+has("two", 20)
+print("both", zones["one"], zones["two"])
+one.stop()
+one.wait()
+more("1.json")
+has("two", 40)
+print("one has ended; the other has", DeltaTable("two").to_pyarrow_table().num_rows, "rows")
+two.stop()
+two.wait()
+print("Spark has ended:", SparkContext._active_spark_context is None)
+session = SparkSession.builder.master("local[1]").getOrCreate()
+three = started("three")
+has("three", 40)
+three.stop()
+three.wait()
+print(session.range(3).count(), "rows of a session that is not theirs")
+"""

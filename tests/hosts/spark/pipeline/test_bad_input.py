@@ -148,6 +148,12 @@ def loop() -> strobe.Pipeline:
     return pipeline
 
 
+def misspelled() -> strobe.Pipeline:
+    pipeline = stage("orders")
+    pipeline.stage("b", reads="order", to=strobe.ConsoleSink())(nothing)
+    return pipeline
+
+
 def complete_and_read() -> strobe.Pipeline:
     pipeline = stage("a", output_mode="complete")
     pipeline.stage("b", reads="a", to=strobe.ConsoleSink())(nothing)
@@ -165,6 +171,7 @@ SHARED = strobe.ConsoleSink()
             lambda: stage("a", reads="b", to=strobe.ConsoleSink()),
             "Stage 'a' of pipeline 'p' reads 'b', but there is no",
         ),
+        (misspelled, "Stage 'b' of pipeline 'p' reads 'order', but there is no such stage"),
         (lambda: stage("a"), "Nobody reads stage 'a' of pipeline 'p' and it has no sink"),
         (complete_and_read, "Stage 'a' has output_mode 'complete' and is read by b"),
         (loop, "a, b read each other in a loop"),

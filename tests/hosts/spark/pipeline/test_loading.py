@@ -160,6 +160,12 @@ def test_a_helper_whose_name_is_taken_is_told_to_be_renamed(tmp_path: Path, line
     assert refused.value.next.startswith(f"Rename {name} beside the file: ")
 
 
+def test_a_file_that_python_cannot_place_an_error_in_names_no_line(tmp_path: Path) -> None:
+    file = write(tmp_path, pipe=FILE + "\nx = '\0'\n")
+    with pytest.raises(Misuse, match=r"cannot be loaded: SyntaxError: [^(]*null bytes[^(]*$"):
+        load_pipeline(str(file))
+
+
 # ── --py-files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

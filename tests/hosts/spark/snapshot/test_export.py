@@ -55,7 +55,7 @@ def test_every_kind_of_state_is_exported_with_its_rows(spark: SparkSession, tmp_
 
     @pipeline.stage(uid="sums", reads="transfers", output_mode="update", to=strobe.DeltaSink("sums", key="src"))
     def sums(transfers: DataFrame) -> DataFrame:
-        return transfers.groupBy("src").agg(F.sum("amount").alias("total"))
+        return transfers.groupBy("src").agg(F.sum("amount").alias("total"), F.sum("id").alias("ids"))
 
     @pipeline.stage(uid="joined", reads="transfers", to=strobe.DeltaSink("joined"))
     def joined(transfers: DataFrame) -> DataFrame:
@@ -81,9 +81,10 @@ def test_every_kind_of_state_is_exported_with_its_rows(spark: SparkSession, tmp_
     assert [e.error for e in written if e.error] == []
     named = contents(there)
     assert set(named) == {e.path for e in written}
-    truth = read(data, "select src, sum(amount)::BIGINT from {} group by 1 order by 1", "*.parquet")
+    sums_of = "select src, sum(amount)::BIGINT, sum(id)::BIGINT from {} group by 1 order by 1"
+    truth = read(data, sums_of, "*.parquet")
     (path,) = (p for p in named if p.startswith("state/sums/"))
-    assert read(there, "select key_src, value_sum::BIGINT from {} order by 1", path) == truth
+    assert read(there, "select key_src, value_sum::BIGINT, value_sum_2::BIGINT from {} order by 1", path) == truth
     for side in ("left", "right"):
         (path,) = (p for p in named if p.startswith("state/joined/") and f"-{side}/" in p)
         assert named[path]["rows"] == 80

@@ -88,7 +88,8 @@ def _type(kind: DataType, stage: str, at: tuple[str, ...]) -> DataType:
     if type(kind) in _SCALARS:
         return kind
     raise Misuse(
-        f"Stage {stage!r}: column {'.'.join(at)!r} has type {kind.simpleString()}, which a channel cannot carry.",
+        f"Stage {stage!r}: column {'.'.join(at)!r} has type {kind.simpleString()}, which neither a channel nor "
+        "a Delta sink can hold.",
         next="Cast it in the stage to a type that Delta tables have (a number, string, binary, boolean, date, "
         "timestamp, timestamp_ntz, array, map or struct).",
     )

@@ -40,7 +40,7 @@ from strobe.hosts.spark.job.invariants import InvariantChecks, check_invariants
 from strobe.hosts.spark.job.observer import JobObserver
 from strobe.hosts.spark.job.orders import Orders
 from strobe.hosts.spark.jvm.java import find_java
-from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, SparkEnded, check_settings, spark_session, stop_session
+from strobe.hosts.spark.jvm.session import DEFAULT_MASTER, SparkEnded, check_settings, job_session
 from strobe.hosts.spark.jvm.web_page import ui_address
 from strobe.hosts.spark.pipeline.config import RetentionOnCancel
 from strobe.hosts.spark.pipeline.cut_mode import with_mode
@@ -92,7 +92,7 @@ def start_job(
     does.
 
     `base` is where relative paths of sinks begin. `spark` is a session from `spark_session` to run in; it is left
-    running. Without it the job starts one and stops it at its end.
+    running. Without it the job takes the one that this process has, or starts one, which ends with its last job.
     """
     place = Path(base or "").absolute()
     pipeline.check(place)
@@ -177,9 +177,8 @@ class Job:
         self.store = open_checkpoints(home, pipeline.checkpoint)
         self._parts.callback(self._close_store)
         _log.info("Spark starts")
-        self._spark = self._given or spark_session(self.name, self.master, extra=pipeline.conf, log=log)
-        if self._given is None:
-            self._parts.callback(stop_session, self._spark)
+        own = job_session(self.name, self.master, extra=pipeline.conf, log=log)
+        self._spark = self._given or self._parts.enter_context(own)
         gate = self._parts.enter_context(Gate(ChannelAnswers(self._agents)))
         pipeline, drafts = lay_chains(pipeline, draft_stages(pipeline, self._spark, gate, home), home, self.options)
         stages = (ready := bring_up(pipeline, drafts, home, self.base, self._spark, self.options)).stages

@@ -27,7 +27,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -58,6 +60,7 @@ __all__ = [
     "SparkEnded",
     "check_settings",
     "end_spark",
+    "job_session",
     "own_session",
     "passing_session",
     "passing_settings",
@@ -75,6 +78,10 @@ _MIN_BATCHES: Final = 100
 _HANGING_UP: Final = 10.0  # seconds
 _output: Final = SparkOutput()
 _readers: Final[list[ReaderServer]] = []  # of the JVM that runs
+_made: Final[weakref.WeakSet[SparkContext]] = weakref.WeakSet()  # that were started here
+_jobs: Final[dict[SparkContext, list[tuple[SparkSession, Mapping[str, str]]]]] = {}  # that run, with their settings
+_jobs_lock: Final = threading.Lock()
+_passing: Final = threading.RLock()  # while a session has settings that are not to stay
 
 _ERRORS_AS_JSON: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -150,7 +157,9 @@ def spark_session(
         session = builder.getOrCreate()
     except Exception as error:  # whatever the JVM says, in Java's words
         raise _not_started(master, error) from error
-    if exists:
+    if not exists:
+        _made.add(session.sparkContext)
+    else:
         _check_taken(session, extra or {})
         if "PYSPARK_PYTHON" not in os.environ:  # a session of the user's own; its workers need what the driver has
             session.sparkContext.pythonExec = sys.executable
@@ -164,6 +173,47 @@ def spark_session(
         if Path(os.environ["PYSPARK_PYTHON"]).parent != directory.path:
             readers.end()  # nobody asks for one, but the modules have been read from the disk
     return session
+
+
+@contextlib.contextmanager
+def job_session(
+    name: str, master: str, *, extra: Mapping[str, str] | None = None, log: str | Path | None = None
+) -> Iterator[SparkSession]:
+    """A session for a job. If other jobs of this process run, it is a copy of theirs: names of queries and settings are
+    each job's own. Spark is stopped with the last of them, unless somebody else had started it."""
+    with _jobs_lock:
+        running = SparkContext._active_spark_context
+        if running is not None and running in _jobs:
+            check_settings(extra or {}, "The session")
+            session = _copy(*_jobs[running][0])
+            _check_taken(session, extra or {})
+        else:
+            session = spark_session(name, master, extra=extra, log=log)
+        mine = (session, dict(extra or {}))
+        users = _jobs.setdefault(session.sparkContext, [])
+        users.append(mine)
+    try:
+        yield session
+    finally:
+        with _jobs_lock:
+            users.remove(mine)
+            if not users:
+                del _jobs[session.sparkContext]
+                if session.sparkContext in _made:
+                    stop_session(session)
+
+
+def _copy(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A copy of it without these settings."""
+    given: Any = session
+    with _passing:
+        copy = SparkSession(session.sparkContext, given._jsparkSession.cloneSession())
+    for key in settings:
+        with contextlib.suppress(PySparkException):  # one that Spark takes only when it starts
+            copy.conf.unset(key)
+            if key in _SETTINGS:
+                copy.conf.set(key, _SETTINGS[key])
+    return copy
 
 
 @contextlib.contextmanager
@@ -208,17 +258,18 @@ def own_session(session: SparkSession, settings: Mapping[str, str], whose: str) 
 @contextlib.contextmanager
 def passing_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set these in the session while something starts that takes its settings from there. Not two at once."""
-    before = {key: session.conf.get(key, None) for key in settings}
-    try:
-        for key, value in settings.items():
-            session.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, old)
+    with _passing:
+        before = {key: session.conf.get(key, None) for key in settings}
+        try:
+            for key, value in settings.items():
+                session.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, old)
 
 
 def _check_taken(session: SparkSession, settings: Mapping[str, str]) -> None:

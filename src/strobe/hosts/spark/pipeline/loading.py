@@ -235,7 +235,8 @@ def _advice(error: BaseException, path: Path) -> str:
 def _line(error: BaseException, path: Path) -> str:
     """Where in the user's file, not in what it calls."""
     if isinstance(error, SyntaxError):
-        elsewhere = error.filename and Path(error.filename).name != path.name
-        return f" ({error.filename}, line {error.lineno})" if elsewhere else f" (line {error.lineno})"
+        places = [error.filename] if error.filename and Path(error.filename).name != path.name else []
+        places += [f"line {error.lineno}"] if error.lineno else []
+        return f" ({', '.join(places)})" if places else ""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path.absolute()]
     return f" (line {lines[-1]})" if lines else ""

@@ -306,6 +306,7 @@ class Pipeline:
                         f"Stage {stage.uid!r} of pipeline {self.name!r} reads {read!r}, but there is no such stage.",
                         next=f"{did_you_mean(read, self._stages)}The stages are: {', '.join(self._stages)}.",
                     )
+        for stage in self._stages.values():
             if not self.readers(stage.uid) and not stage.sinks:
                 raise Misuse(
                     f"Nobody reads stage {stage.uid!r} of pipeline {self.name!r} and it has no sink: "

@@ -44,6 +44,7 @@ from strobe.hosts.spark.restore.left_behind import (
     refusal_to_leave,
     waiting_at_a_resume,
 )
+from strobe.hosts.spark.restore.own_sources import check_own_sources
 from strobe.hosts.spark.restore.parting import Parting, as_parted, part_stages, plan_parting
 from strobe.hosts.spark.restore.plan import ChannelAction, ChannelPlan, RestoreOptions
 from strobe.hosts.spark.restore.replacing import replacements
@@ -117,6 +118,7 @@ def plan_resume(
     for check in (
         lambda: check_starts(drafts, descriptions),
         lambda: check_set_aside(drafts, descriptions),
+        lambda: check_own_sources(drafts, descriptions, base),
         lambda: partings.update(plan_parting(drafts, home, descriptions)),
         lambda: _check_file(pipeline, drafts, home, descriptions, partings, options, warn, note),
         lambda: warnings.extend(_moved(pipeline, home, descriptions, partings)[1]),
@@ -172,6 +174,7 @@ def bring_up(
     descriptions = _descriptions(drafts, base)
     check_starts(drafts, descriptions)
     check_set_aside(drafts, descriptions)
+    check_own_sources(drafts, descriptions, base)
     sources: dict[NodeId, tuple[NodeId, ...]] = {}
     moved: dict[NodeId, dict[str, str]] = {}
     partings: dict[NodeId, Parting] = {}

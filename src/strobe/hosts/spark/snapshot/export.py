@@ -7,17 +7,18 @@ in flight are Parquet already and are copied as they are. `contents.json` says w
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from strobe.hosts.spark.channel.log import ChannelLog
 from strobe.hosts.spark.checkpoint.layout import lay_out_stage
@@ -205,11 +206,24 @@ def _variables(row: Row) -> list[str]:
 
 
 def flatten(frame: DataFrame) -> DataFrame:
-    """Each field of each struct a column of its own: `key_account`, `value_sum`."""
+    """Each field of each struct a column of its own: `key_account`, `value_sum`. Of two fields with one name, as two
+    sums have, the second is `value_sum_2`."""
     columns = []
     for field in schema_from(json.loads(frame._jdf.schema().json())).fields:  # whose classes Spark would import
         if isinstance(field.dataType, StructType):
-            columns += [frame[field.name][f.name].alias(f"{field.name}_{f.name}") for f in field.dataType.fields]
+            names = _told_apart([f.name for f in field.dataType.fields])
+            fields = zip(names, field.dataType.fields, strict=True)
+            whole = frame[field.name].cast(StructType([StructField(name, f.dataType) for name, f in fields]))
+            columns += [whole[name].alias(f"{field.name}_{name}") for name in names]
         else:
             columns.append(frame[field.name].alias("partition" if field.name == "partition_id" else field.name))
     return frame.select(*columns)
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    found: dict[str, str] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        free = next(n for n in itertools.chain([name], numbered) if n.lower() not in found)
+        found[free.lower()] = free
+    return list(found.values())

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from strobe.hosts.spark.connectors.base import Sink, SinkContext
@@ -133,6 +134,27 @@ def test_a_damaged_record_of_its_batches_is_named(tmp_path: Path, spark: SparkSe
     assert lineage.read_text() == said
 
 
+@pytest.mark.parametrize("codec", ["zstdd", "", 5, "ZSTD "])
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_a_compression_that_spark_does_not_know_is_refused_when_the_sink_is_made(format: str, codec: Any) -> None:
+    with pytest.raises(Misuse, match=f"is not one that Spark knows for {format}: none, uncompressed, "):
+        FileSink("out", format=format, options={"Compression": codec})
+    with pytest.raises(Misuse, match=rf"FileSink\('out'\): compression={codec!r} is not one"):
+        FileSink("out", format=format, compression=codec)
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_the_compressions_are_those_that_spark_names(tmp_path: Path, spark: SparkSession, format: str) -> None:
+    with pytest.raises(IllegalArgumentException) as unknown:
+        local_frame(spark, [(1, "a")], SCHEMA).write.format(format).option("compression", "x").save(f"{tmp_path}/out")
+    names = str(unknown.value).partition("Available codecs are ")[2].partition(". ")[0].split(", ")
+    assert set(names) == set(file._CODECS[format])
+    for name in names:
+        FileSink("out", format=format, compression=name.upper())
+    if format != "parquet":
+        FileSink("out", format=format, compression="org.apache.hadoop.io.compress.GzipCodec")
+
+
 def test_nested_columns_in_csv_are_refused_with_their_name(tmp_path: Path, spark: SparkSession) -> None:
     schema = local_frame(spark, [], "k BIGINT, tags ARRAY<STRING>").schema
     life, staging = Incarnation(1), tmp_path / "home/t1"
@@ -140,6 +162,38 @@ def test_nested_columns_in_csv_are_refused_with_their_name(tmp_path: Path, spark
     with pytest.raises(Misuse, match=r"column tags is array<string>, and CSV has no such values"):
         FileSink("out", format="csv").open(context)
     FileSink("out", format="json").open(context)
+
+
+@pytest.mark.parametrize(
+    ("kind", "formats"),
+    [
+        ("VARIANT", ["csv"]),
+        ("VOID", ["csv"]),
+        ("INTERVAL", ["csv", "json", "parquet"]),
+        ("ARRAY<STRUCT<x: INTERVAL>>", ["csv", "json", "parquet"]),
+        ("INTERVAL DAY TO SECOND", []),
+        ("INTERVAL YEAR", []),
+        ("STRUCT<interval: INT>", ["csv"]),
+    ],
+)
+def test_a_type_that_spark_does_not_write_is_refused_before_the_first_batch(
+    tmp_path: Path, spark: SparkSession, kind: str, formats: list[str]
+) -> None:
+    """Spark itself says which these are: with the first batch."""
+    frame = spark.range(1).selectExpr("id", f"CAST(NULL AS {kind}) AS x")
+    life, staging = Incarnation(1), tmp_path / "home/t1"
+    context = SinkContext("j", NodeId("s"), "s/0", Timeline(1), life, frame.schema, "append", tmp_path, staging)
+    refused: dict[str, list[str]] = {"Spark": [], "Strobe": []}
+    for format in ("csv", "json", "parquet"):
+        try:
+            frame.write.format(format).save(str(tmp_path / "spark" / format))
+        except AnalysisException:
+            refused["Spark"].append(format)
+        try:
+            FileSink("out", format=format).open(context)
+        except Misuse as misuse:
+            refused["Strobe"] += [format] if "column x is " in misuse.what else []
+    assert refused == {"Spark": formats, "Strobe": formats}
 
 
 def test_a_result_that_is_replaced_at_each_batch_is_refused(tmp_path: Path, spark: SparkSession) -> None:

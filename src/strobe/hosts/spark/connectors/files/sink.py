@@ -47,6 +47,7 @@ from strobe.model.ids import NodeId, SnapshotId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 __all__ = ["FORMATS", "FileSink"]
 
@@ -61,11 +62,30 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     # A quote within quotes is doubled, as RFC 4180 says and everybody but Spark reads it.
     "csv": {"header": "true", "escape": '"'},
 }
+_TEXT_CODECS: Final = ("none", "uncompressed", "bzip2", "deflate", "gzip", "lz4", "snappy")
+_CODECS: Final[Mapping[str, tuple[str, ...]]] = {
+    "parquet": ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4", "lz4_raw", "lzo", "brotli"),
+    "json": _TEXT_CODECS,
+    "csv": _TEXT_CODECS,
+}
 _COMMITTER: Final = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "mapreduce.fileoutputcommitter.cleanup-failures.ignored": "true",
 }
+
+
+def _has_interval(kind: DataType) -> bool:
+    """Whether it holds intervals of months, days and time together; those of one kind are numbers in a file."""
+    from pyspark.sql.types import ArrayType, CalendarIntervalType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return any(_has_interval(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_interval(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_interval(kind.valueType)
+    return isinstance(kind, CalendarIntervalType)
 
 
 class FileSink(TransactionalSink):
@@ -98,7 +118,19 @@ class FileSink(TransactionalSink):
         if header is not None:
             self.options["header"] = str(header).lower()
         self.options.update(options or {})
+        self._check_compression(where)
         self._delivery = Delivery.of(delivery, "FileSink")
+
+    def _check_compression(self, where: str) -> None:
+        """Spark would look at it with the first batch only."""
+        for key, value in self.options.items():
+            if key.lower() not in ("compression", "codec"):
+                continue
+            # For text, Hadoop's codecs can be named by their class.
+            a_class = self.format != "parquet" and isinstance(value, str) and "." in value
+            if not a_class and str(value).lower() not in _CODECS[self.format]:
+                known = ", ".join(_CODECS[self.format])
+                raise Misuse(f"{where}: {key}={value!r} is not one that Spark knows for {self.format}: {known}.")
 
     def describe(self) -> str:
         when = ", on snapshot" if self._delivery is Delivery.ON_SNAPSHOT else ""
@@ -137,16 +169,24 @@ class FileSink(TransactionalSink):
         self._through = self._newest()
 
     def _check_columns(self, context: SinkContext) -> None:
-        from pyspark.sql.types import ArrayType, MapType, StructType
+        from pyspark.sql.types import ArrayType, MapType, NullType, StructType, VariantType
 
+        not_in_csv = ArrayType | MapType | StructType | VariantType | NullType
         for field in context.schema.fields:
-            if self.format == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
-                raise Misuse(
-                    f"Stage {context.stage!r} writes to {self.describe()}, but column {field.name} is "
-                    f"{field.dataType.simpleString()}, and CSV has no such values.",
-                    untouched="Nothing was written.",
-                    next="Use format='parquet' or 'json', or turn it into text in the stage: to_json(…).",
-                )
+            kind = field.dataType.simpleString()
+            if self.format == "csv" and isinstance(field.dataType, not_in_csv):
+                why = "CSV has no such values"
+                todo = "Use format='parquet' or 'json', or turn it into text in the stage: to_json(…)."
+            elif _has_interval(field.dataType):
+                why = "no file has such values"
+                todo = "Cast it in the stage to a string, or use an interval of days or of months: make_dt_interval(…)."
+            else:
+                continue
+            raise Misuse(
+                f"Stage {context.stage!r} writes to {self.describe()}, but column {field.name} is {kind}, and {why}.",
+                untouched="Nothing was written.",
+                next=todo,
+            )
 
     def _take_over(self) -> None:
         """Note this driver's incarnation, which fences older drivers off, and delete what they were writing."""
