@@ -171,6 +171,7 @@ def test_an_executor_killed_during_a_checkpoint_costs_nothing_but_time(cluster: 
     ("master", "code", "says"),
     [
         ("spark:/nowhere", 2, "error: --master 'spark:/nowhere' is not the address of a Spark master."),
+        ("nonsense", 2, "error: --master 'nonsense' is not the address of a Spark master."),
         ("local[none]", 2, "error: --master 'local[none]' is not the address of a Spark master."),
     ],
 )

@@ -78,7 +78,10 @@ def takes_none_and_reads_one() -> None:
         (lambda: stage(""), "stage uid '' is not legal"),
         (lambda: stage(7), "stage uid 7 is not legal"),  # type: ignore[arg-type]
         (lambda: strobe.Pipeline("no/slash"), "pipeline name 'no/slash' is not legal"),
-        (lambda: strobe.Pipeline("p").stage(nothing), "is not legal"),  # type: ignore[arg-type]
+        (lambda: strobe.Pipeline("p").stage(nothing), 'Write @pipeline.stage(uid="nothing")'),  # type: ignore[arg-type]
+        (lambda: stage().run(snapshots="x"), "run() does not know snapshots=. Nothing was started. Did you mean"),
+        (lambda: stage().run(home=5), "home=5 is not a directory's path"),  # type: ignore[arg-type]
+        (lambda: stage().run(base=7), "base=7 is not a directory's path"),
         (takes_the_wrong_names, "Stage 'j' of pipeline 'p' takes (left, right), but it is given (left, other)"),
         (takes_none_and_reads_one, "takes (), but it is given (left)"),
         (lambda: stage(reads=["b", "b"]), "reads the same stage twice"),
@@ -262,6 +265,7 @@ TWO = PIPELINE + textwrap.dedent("""
         ("syntax.py", SYNTAX, "syntax.py cannot be loaded: SyntaxError: '(' was never closed (line 2)."),
         ("raises.py", RAISES, "raises.py cannot be loaded: ZeroDivisionError: division by zero (line 4)."),
         ("exits.py", "raise SystemExit(3)", "exits.py cannot be loaded: SystemExit: 3 (line 1)."),
+        ("own.py", "class Own(BaseException): ...\nraise Own('hm')", "own.py cannot be loaded: Own: hm (line 2)."),
         ("lacks.py", "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (line 1)."),
         ("notes.txt", "hello", "notes.txt cannot be imported: it is not a Python file."),
         ("bytes.py", "\x00", "bytes.py cannot be loaded: SyntaxError: source code string cannot contain null bytes"),

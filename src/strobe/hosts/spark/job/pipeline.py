@@ -5,16 +5,21 @@ A declared pipeline knows nothing of what runs it (`pipeline.pipeline`); here is
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from strobe.hosts.spark.job.job import Job, start_job
 from strobe.hosts.spark.pipeline import pipeline
 from strobe.hosts.spark.pipeline.py_files import use_py_files
 from strobe.hosts.spark.restore.plan import RestoreOptions
+from strobe.model.errors import Misuse
+from strobe.model.suggest import did_you_mean
 
 __all__ = ["Pipeline"]
+
+_MORE: Final = ("base", "spark")  # what `start_job` takes besides
 
 
 class Pipeline(pipeline.Pipeline):
@@ -44,6 +49,7 @@ class Pipeline(pipeline.Pipeline):
         code means something else than their state. `verify` reads every byte of the snapshot before anything is done.
         `signed_by` is the public key, a PEM file or env:NAME, that the snapshot must be signed by.
         """
+        self._check_run(home=home, options=options)
         self.py_files = (*self.py_files, *use_py_files(_several(py_files)))
         restore = RestoreOptions(
             snapshot=snapshot,
@@ -58,6 +64,23 @@ class Pipeline(pipeline.Pipeline):
             verify=verify,
         )
         return start_job(self, home=home, master=master, restore=restore, **options)
+
+    def _check_run(self, home: Any, options: Mapping[str, Any]) -> None:
+        for name in options:
+            if name not in _MORE:
+                known = [*inspect.signature(self.run).parameters, *_MORE]
+                known = [each for each in known if each != "options"]
+                raise Misuse(
+                    f"Pipeline {self.name!r}: run() does not know {name}=.",
+                    untouched="Nothing was started.",
+                    next=f"{did_you_mean(name, known)}It takes: {', '.join(known)}.",
+                )
+        for name, place in (("home", home), ("base", options.get("base"))):
+            if place is not None and not isinstance(place, str | os.PathLike):
+                raise Misuse(
+                    f"Pipeline {self.name!r}: {name}={place!r} is not a directory's path.",
+                    untouched="Nothing was started.",
+                )
 
 
 def _several(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,7 @@ _jobs: Final[dict[SparkContext, list[tuple[SparkSession, Mapping[str, str]]]]] =
 _jobs_lock: Final = threading.Lock()
 _passing: Final = threading.RLock()  # while a session has settings that are not to stay
 
+_MASTER: Final = re.compile(r"(local(-cluster)?(\[.*)?|yarn)$|(spark|k8s|mesos)://")
 _ERRORS_AS_JSON: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -346,7 +348,7 @@ def end_spark() -> None:
 def _not_started(master: str, error: Exception) -> StrobeError:
     said = [line.strip(": ") for line in str(error).splitlines() if "Exception: " in line]
     what = said[0].partition("Exception: ")[2] if said else str(error).partition("\n")[0]
-    if "Could not parse Master URL" in str(error):
+    if "Could not parse Master URL" in str(error) or not _MASTER.match(master):
         return Misuse(
             f"--master {master!r} is not the address of a Spark master.",
             untouched="Nothing was started.",

@@ -100,7 +100,9 @@ def _load(path: Path, wanted: str, master: str | None, home: Path | None) -> Mod
         raise
     except ModuleNotFoundError as error:
         raise missing_extra(error) or _unloadable(error, path) from error
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # SystemExit, and what the file has of its own
         raise _unloadable(error, path) from error
     return module
 

@@ -170,6 +170,12 @@ class Pipeline:
         `bad_files`: "fail", or "set_aside" to go on without input files that cannot be read.
         `chain`: whether it may become part of the query that reads it, if that changes no row; or as the pipeline says.
         """
+        if callable(uid):
+            named = getattr(uid, "__name__", "name")
+            raise Misuse(
+                f"A stage of pipeline {self.name!r}, the function {named!r}, has no uid.",
+                next=f'Write @pipeline.stage(uid="{named}") above it, with parentheses.',
+            )
         where = f"Stage {uid!r} of pipeline {self.name!r}"
         check_uid(uid, "stage uid")
         node = NodeId(uid)
