@@ -93,6 +93,7 @@ def test_what_can_be_asked_is_listed(strobe: Strobe, world: World) -> None:
         (("sql", JOB, "select 1", "--timeout", "0"), 2, "must be more than 0"),
         (("sql", JOB, "select 1", "--memory", "much"), 2, "memory"),
         (("sql", JOB, "select 1", "--json", "--format", "csv"), 2, "contradict"),
+        (("sql", JOB, "select 1", "--to", "a.parquet", "--format", "csv"), 2, "'csv' would be ignored"),
         (("sql", JOB, ".nothing"), 2, "no command"),
         (("diff", JOB, "nope"), 2, "no snapshot 'nope'"),
         (("diff", f"{JOB}/1", JOB, "--stage", "postings"), 2, "has no state"),

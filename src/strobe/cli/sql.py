@@ -27,7 +27,7 @@ FORMATS = ("table", "csv", "json", "markdown")
         ("strobe sql ledger", "a prompt on the newest checkpoint of job ledger"),
         ("strobe sql ledger/12 'select sum(balance) from state.balances'", "one query, on checkpoint 12"),
         ("strobe sql ledger .tables", "what can be asked"),
-        ("strobe sql ledger -f totals.sql --format csv", "queries from a file, the answer as CSV"),
+        ("strobe sql ledger -f totals.sql --format csv", "a query from a file, the answer as CSV"),
         (
             "strobe sql ledger/13 --with before=ledger/12 'from state.balances except from before.state.balances'",
             "two snapshots in one query",
@@ -37,7 +37,13 @@ FORMATS = ("table", "csv", "json", "markdown")
 )
 @click.argument("snapshot")
 @click.argument("query", required=False)
-@click.option("-f", "--file", "file", metavar="FILE.sql", help="Read the query from a file; - is standard input.")
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    metavar="FILE.sql",
+    help="Read the query from a file; - is standard input. Of several queries, the last one's rows are shown.",
+)
 @click.option("--format", "shape", type=click.Choice(FORMATS), help="How rows are shown; default: table.")
 @click.option("--to", "target", metavar="FILE.parquet", help="Write the answer to a Parquet file.")
 @click.option("--with", "others", multiple=True, metavar="NAME=SNAPSHOT", help="A second snapshot, as NAME.state.…")
@@ -66,6 +72,12 @@ def sql_command(
         raise Misuse(f"--timeout {timeout:g}: it must be more than 0.", next="Give a number above 0.")
     if session.json and shape not in (None, "json"):
         raise Misuse(f"--json and --format {shape} contradict each other.", next="Give one of them.")
+    if target is not None and shape is not None:
+        raise Misuse(
+            f"--to writes Parquet, whatever --format says: {shape!r} would be ignored.",
+            untouched="Nothing was run.",
+            next="Leave one of them out; for a file in another format, redirect the output: `> FILE`.",
+        )
     _check_target(target)
     text = _read(file) if file is not None else query
     with open_cut(session, snapshot, memory=memory, timeout=timeout) as cut:
