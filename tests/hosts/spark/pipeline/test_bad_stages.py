@@ -76,6 +76,7 @@ def check_nothing_runs(spark: SparkSession, tmp_path: Path) -> Callable[[], None
     ("function", "options", "says"),
     [
         (raises, {}, "Stage 'b': its function raised RuntimeError: no such luck"),
+        (lambda a: sys.exit(3), {}, "Stage 'b': its function raised SystemExit: 3"),
         (lambda a: a.select("no_such_column"), {}, "Stage 'b': its function raised AnalysisException"),
         (lambda a: None, {}, "Stage 'b' returned nothing, not a DataFrame"),
         (lambda a: [a], {}, "Stage 'b' returned list, not a DataFrame"),

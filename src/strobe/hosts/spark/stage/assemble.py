@@ -151,7 +151,7 @@ def _call(spec: StageSpec, spark: SparkSession, frames: Mapping[NodeId, DataFram
             result = spec.function(spark)
     except StrobeError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Misuse(
             f"{where}: its function raised {reason(error)}",
             untouched="Nothing was started.",
