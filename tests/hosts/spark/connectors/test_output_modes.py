@@ -108,7 +108,7 @@ def test_what_cannot_be_right_is_refused_before_spark_starts(
     def start(*_: Any, **__: Any) -> None:
         raise Started
 
-    monkeypatch.setattr(spark_job, "spark_session", start)
+    monkeypatch.setattr(spark_job, "job_session", start)
     sink = MAKE[kind]("out", delivery=delivery)
     made = pipeline((mode, [sink]))
     if told(kind, mode) != REFUSED:
