@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import strobe
 from strobe.hosts.spark.job.job import start_job
-from strobe.hosts.spark.jvm.session import DEFAULT_POLLING_DELAY, POLLING_DELAY, passing_settings
+from strobe.hosts.spark.jvm.session import DEFAULT_POLLING_DELAY, POLLING_DELAY
 from strobe.hosts.spark.stage.asking import growing_from
 from strobe.hosts.spark.stage.pausing import LONGEST, SHARE, SourcePause, pause_after
 from strobe.model.ids import NodeId
@@ -127,9 +127,10 @@ def test_a_query_that_runs_takes_the_new_pause(tmp_path: Path, spark: SparkSessi
     def rows(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("n LONG").json(str(data))
 
-    with passing_settings(spark, {POLLING_DELAY: DEFAULT_POLLING_DELAY}):  # tests have a shorter one
-        job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=spark)
-        eventually(lambda: job._runners[NodeId("rows")].waiting, "the stage has looked", job)
+    usual = spark.newSession()
+    usual.conf.set(POLLING_DELAY, DEFAULT_POLLING_DELAY)  # tests have a shorter one
+    job = start_job(pipeline, home=str(tmp_path / "home"), base=tmp_path, spark=usual)
+    eventually(lambda: job._runners[NodeId("rows")].waiting, "the stage has looked", job)
     try:
         runner = job._runners[NodeId("rows")]
         query = runner.query
