@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from strobe.cli.output import Session, Whole
 from strobe.model.errors import Misuse
 from strobe.model.invariants import Invariant, Verdict
 from strobe.store.locate import locate
-from strobe.store.signing import SIGNED_BY
+from strobe.store.signing import SIGNED_BY, wanted_signer
 
 if TYPE_CHECKING:
     from strobe.hosts.spark.job.replaying import Replayed, ReplayedBatch
@@ -70,7 +69,7 @@ class Replaying:
         from strobe.hosts.spark.job.replaying import Question, replay
 
         job = pipeline.name
-        policy = self.signed_by or os.environ.get(SIGNED_BY) or None
+        policy = wanted_signer(self.signed_by)
         nodes = locate(f"{job}/{bad.snapshot}", session.home, signed_by=policy).load().nodes
         if not session.json:
             session.say(("last good  ", "green"), f"{job}/{good.snapshot}  {good.sentence}")

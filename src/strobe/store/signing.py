@@ -28,7 +28,7 @@ from strobe.store.base import Absent, ObjectStore
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-__all__ = ["SIGNED_BY", "Sign", "check_signature", "public_key", "signer"]
+__all__ = ["SIGNED_BY", "Sign", "check_signature", "public_key", "signer", "wanted_signer"]
 
 Sign: TypeAlias = Callable[[str], bytes]  # from a root to the content of the signature's file
 
@@ -63,6 +63,12 @@ def public_key(key: str) -> Ed25519PublicKey:
     if not isinstance(public, Ed25519PublicKey):
         raise _no_key(key, "public", "it is of another kind")
     return public
+
+
+def wanted_signer(named: str | None) -> str | None:
+    """The public key that a snapshot must be signed by to be restored: the one that somebody names, or the
+    environment's; None if any snapshot will do."""
+    return named or os.environ.get(SIGNED_BY) or None
 
 
 def check_signature(objects: ObjectStore, key: str, root: str, where: str, signed_by: str) -> None:

@@ -7,7 +7,6 @@ as many of them as it serves at a time it would answer nobody else.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final
@@ -69,7 +68,6 @@ def take_trouble(strangers: Strangers, loop: asyncio.AbstractEventLoop) -> None:
         error = context.get("exception")
         if error is not None and is_shortage(error):
             strangers.make_room(error)
-        with contextlib.suppress(Exception):
-            _log.debug("%s", context.get("message", ""), exc_info=error)
+        _log.debug("%s", context.get("message", ""), exc_info=error)
 
     loop.set_exception_handler(troubled)

@@ -8,7 +8,6 @@ The system need not be running, and its classes need not be importable: states a
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from strobe.hosts.live.api.topology import Topology
@@ -21,7 +20,7 @@ from strobe.store.filesystem import FilesystemStore
 from strobe.store.layout import JobLayout
 from strobe.store.locate import locate
 from strobe.store.manifest import Manifest
-from strobe.store.signing import SIGNED_BY, signer
+from strobe.store.signing import signer, wanted_signer
 from strobe.store.snapshots import SnapshotStore
 
 __all__ = ["load_any", "load_last", "load_named", "load_own", "own_store", "read_cut"]
@@ -51,7 +50,7 @@ def load_any(name: str, home: Path) -> tuple[Manifest, Loaded]:
 def load_named(name: str, home: Path, topology: Topology, signed_by: str | None = None) -> Loaded:
     """A snapshot to start from, named in the same way, wherever it was taken. `signed_by` is the key that it must be
     signed by; without one the environment's, if it names any."""
-    found = locate(name, home, signed_by=signed_by or os.environ.get(SIGNED_BY) or None)
+    found = locate(name, home, signed_by=wanted_signer(signed_by))
     manifest = found.load()
     check_fits(manifest, topology.graph, topology.name)
     check_protocol(manifest, topology.protocol, topology.name)

@@ -7,7 +7,6 @@ becomes of each sink, and every reason why it cannot be done. A plan without pro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,7 +20,7 @@ from strobe.model.errors import Misuse, StrobeError
 from strobe.model.ids import ChannelId, NodeId, SnapshotId, Timeline
 from strobe.store.check import check_root
 from strobe.store.manifest import ChannelRecord, NodeRecord
-from strobe.store.signing import SIGNED_BY
+from strobe.store.signing import wanted_signer
 
 __all__ = [
     "ChannelAction", "ChannelPlan", "ClaimMode", "How", "RestoreOptions", "RestorePlan", "SinkStep", "StageAction",
@@ -59,7 +58,7 @@ class RestoreOptions:
 
     def signer(self) -> str | None:
         """The key that a snapshot must be signed by; the environment's, if none was named."""
-        return self.signed_by or os.environ.get(SIGNED_BY) or None
+        return wanted_signer(self.signed_by)
 
     def resuming(self) -> RestoreOptions:
         """The options that still count once the restore has begun and the job finishes it by itself."""
