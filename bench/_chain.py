@@ -32,7 +32,7 @@ class Chain(Protocol):
     started: Spent
 
     def rows(self) -> int:
-        """How many have come out at the end."""
+        """How many rows have come out at the end."""
         ...
 
 
@@ -111,7 +111,7 @@ def _role(pid: int, words: list[bytes]) -> str:
 
 
 def _fields(place: Path) -> list[str]:
-    """What stands behind the name in /proc/PID/stat: state, parent, …"""
+    """The fields after the name in /proc/PID/stat: state, parent, …"""
     return (place / "stat").read_text().rpartition(")")[2].split()
 
 
@@ -178,7 +178,7 @@ class _Plain:
     started: Spent
 
     def rows(self) -> int:
-        """Those of the files that the sink has committed."""
+        """The rows of the files that the sink has committed."""
         logs = [log for log in self.directory.glob("_spark_metadata/[0-9]*") if log.stat().st_size]
         lines = [line for log in logs for line in log.read_text().splitlines() if line.startswith("{")]
         files = {json.loads(line)["path"].removeprefix("file://") for line in lines}
@@ -220,7 +220,7 @@ def _plain(stages: int, data: Path, work: Path) -> Iterator[Chain]:
         .option("checkpointLocation", f"{target}-checkpoint").start()
         for source, target in itertools.pairwise(places)
     ]  # fmt: skip
-    # It runs when it has looked at its source for the first time: that is what Strobe waits for, too.
+    # A query counts as running when it has looked at its source once: that is what Strobe waits for, too.
     looking = queries
     while looking:
         looking = [query for query in looking if query.status["message"] != "Waiting for data to arrive"]

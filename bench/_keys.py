@@ -87,7 +87,7 @@ def plain_copy(source: Path, target: Path) -> int:
 
 
 class Steps(logging.Handler):
-    """When the job said what it was at."""
+    """When the job logged each of its steps."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

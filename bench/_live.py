@@ -26,8 +26,8 @@ COUNTS = "STROBE_BENCH_COUNTS"
 
 
 def say_count(count: Callable[[], int]) -> None:
-    """From now on a SIGUSR1 adds a line to a file of this process: its count, its processor time, and the time, all of
-    one moment. The variable COUNTS names the directory."""
+    """From now on a SIGUSR1 adds a line to a file of this process: its count, its processor time, and the time, all
+    taken at one moment. The variable COUNTS names the directory."""
     place = os.environ.get(COUNTS)
     if place is not None:
 
@@ -46,7 +46,7 @@ class Coin:
 
 @dataclass
 class Branch(Process):
-    """Pays its peers in turn, as fast as they take it; everything that it gets it may pay on."""
+    """Pays its peers in turn, as fast as they take it; it may pay on everything that it gets."""
 
     balance: int = 1_000_000
     turn: int = 0
@@ -107,7 +107,7 @@ class Drain(Process):
 
 @dataclass
 class Ballast(Branch):
-    """A branch with a state of so many megabytes, in small pieces."""
+    """A branch with a state of the given number of megabytes, in small pieces."""
 
     megabytes: float = 0.0
     table: dict[str, bytes] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def pair(pump: type[Process] = Pump) -> Topology:
 
 @asynccontextmanager
 async def running(topology: Topology, **changes: Any) -> AsyncIterator[System]:
-    """With a home of its own, that is gone afterwards."""
+    """With a home of its own, which is deleted afterwards."""
     options = {"timeout": 60_000, "tolerable_failures": 1_000_000, "retained": 3, **changes}
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as home:
         async with System(

@@ -3,7 +3,7 @@
     from bench._report import figure
     figure("depth.py", "a small file through 20 stages, against queries chained by hand", 0.65, at_most=0.7)
 
-That one call is all a benchmark needs. It prints nothing: a benchmark says in its own words what it has found. Where
+That one call is all a benchmark needs. It prints nothing: a benchmark prints what it has found itself. Where
 the environment variable STROBE_BENCH_REPORT names a file, the figure is added to it, as a line of JSON.
 
     python bench/_report.py FILE             the figures in that file, as a table

@@ -4,11 +4,11 @@
     python bench/batch_cost.py --rows 10000     small batches: 20,000 transfers each
     python bench/batch_cost.py --quick          a small one, to see that it works
 
-Two files come into the source's directory; when the balances they make are in the sink, the next two come. So all sides
-run the same batches, one of each query for each pair of files, and what is counted is that of a batch: after a warm-up,
-divided by their number. Each side runs twice in processes of its own: once to measure processor time, by who spent it,
-and to ask Spark what it ran; once under strace, to count what was asked of the operating system. `plain` has the same
-file manager for its checkpoints as Strobe.
+Two files are put into the source's directory; when the balances they make are in the sink, the next two follow. So all
+sides run the same batches, one of each query for each pair of files. The figures are for one batch: they are counted
+after a warm-up and divided by the number of batches. Each side runs twice in processes of its own: once to measure
+processor time, by thread and process, and to ask Spark what it ran; once under strace, to count system calls. `plain`
+has the same file manager for its checkpoints as Strobe.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _THREADS = (
 
 
 class Calls:
-    """Calls between this process and the JVM, by py4j, of all threads but the one that measures."""
+    """Calls between this process and the JVM, by py4j, of all threads except the one that measures."""
 
     def __init__(self) -> None:
         from py4j import clientserver, java_gateway
@@ -93,7 +93,7 @@ def counters(spark: Any, calls: Calls) -> dict[str, float]:
 
 
 def _processor() -> dict[str, float]:
-    """Seconds of this process and all below it, by who spent them."""
+    """Seconds of processor time of this process and all below it, by process and role."""
     found: dict[str, float] = collections.defaultdict(float)
     parents = {}
     for entry in Path("/proc").iterdir():
@@ -110,7 +110,7 @@ def _processor() -> dict[str, float]:
             if not words[0].endswith(b"java"):
                 mine = pid == os.getpid()
                 spent = sum(int(n) for n in _stat(place)[11:15]) / _TICKS
-                # This thread only looks whether the batch is done.
+                # This thread only checks whether the batch is done.
                 found["the driver's Python" if mine else "other Pythons"] += spent - (time.thread_time() if mine else 0)
                 continue
             total = sum(int(n) for n in _stat(place)[11:15]) / _TICKS
@@ -212,7 +212,7 @@ def run_side(side: str, data: Path, work: Path, warm: int, counted: int) -> dict
                 before, began = counters(spark, calls), time.time()
             had, done, start = commits(), in_sink(), time.perf_counter()
             for n in range(2):
-                # They come back: a batch reads the same rows as another did. Hidden until both are there.
+                # The files are used again and again: several batches read the same rows. Hidden until both are there.
                 target = incoming / f"{batch:05d}-{n}.parquet"
                 os.link(files[(2 * batch + n) % len(files)], target.with_name(f".{target.name}"))
             for n in range(2):
@@ -241,7 +241,7 @@ def in_a_process(side: str, data: Path, work: Path, warm: int, counted: int, tra
 
 
 def system_calls(trace: Path, began: float, ended: float) -> dict[str, int]:
-    """What was asked of the operating system in between, by kind. Not by the thread that measures: it is the first."""
+    """System calls in between, by kind, without those of the thread that measures: it is the first."""
     found: dict[str, int] = collections.Counter()
     lines = trace.read_text(errors="replace").splitlines()
     measuring = lines[0].split(None, 1)[0]

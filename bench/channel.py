@@ -43,7 +43,7 @@ ACCOUNTS = 100_000
 
 
 class Everything:
-    """A gate handler that lets everyone read all there is, and answers when there is something new."""
+    """A gate handler that lets everyone read everything, and answers when there is something new."""
 
     def __init__(self, log: ChannelLog) -> None:
         self._log = log
@@ -193,7 +193,7 @@ def compare(spark: SparkSession, *, files: int, rows_per_file: int, files_per_ba
         print(f"{rows:,} transfers, {files} files, {files_per_batch} files a batch, {rounds} rounds after a warm-up")
         speed, cost = [], []
         for n in range(rounds + 1):
-            # Who goes first changes from round to round: the machine is not the same all the time.
+            # The side that runs first changes from round to round: the load on the machine changes, too.
             order: list[Way] = [by_channel, by_hand] if n % 2 else [by_hand, by_channel]
             result = {way: run(way, spark, scratch / "transfers", rows, files_per_batch) for way in order}
             channel, hand = result[by_channel], result[by_hand]

@@ -3,7 +3,7 @@
     python bench/command_line.py             20 times each, in turn
     python bench/command_line.py --quick     3 times
 
-Against a Python that does nothing, which is what no command can be faster than. The home has three jobs with five
+Compared with a Python that does nothing: no command can be faster than that. The home has three jobs with five
 checkpoints each.
 """
 

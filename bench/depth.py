@@ -5,8 +5,8 @@
     python bench/depth.py --quick            3 stages, one round
 
 Start: from a session that is up until every query has looked at its source. Through: from a new file of ten rows until
-they stand in the last table, the median of five files, one after the other. Both in seconds of wall time, and of
-processor time of all processes, which says more on a machine that others use, too. Below 1 Strobe is faster.
+they are in the last table, the median of five files, one after the other. Both in seconds of wall time, and of
+processor time of all processes, which is more reliable on a shared machine. Below 1, Strobe is faster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench._chain import SIDES, chain, put_file, spent
 from bench._report import figure
 
 FILES = 5
-TARGETS = {"start": 1.0, "through": 0.7}  # at most so much of what plain queries take
+TARGETS = {"start": 1.0, "through": 0.7}  # at most this share of what plain queries take
 
 
 def measure(side: str, stages: int, work: Path) -> dict[str, float]:

@@ -5,9 +5,9 @@
 
 transfers → postings → balances, and transfers → suspects → flagged, which joins back to transfers. By hand each query
 writes a directory of Parquet files that the next ones read, with the same checkpoint file manager as Strobe has, and
-there are no checkpoints of the whole; Strobe takes one every second. Both sides run alternately, each in a fresh
+there are no checkpoints of the whole graph; Strobe takes one every second. Both sides run alternately, each in a fresh
 process, on the same files: two files a batch, RocksDB state, local[2], two shuffle partitions. Ratios are of transfers
-per second and of processor time with the start of Spark: above 1 Strobe is better. Every run's tables are checked.
+per second and of processor time with the start of Spark: above 1, Strobe is better. Every run's tables are checked.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@
 
 Both sides run alternately, each in a fresh process: two postings for each transfer, and for each account its balance,
 kept in RocksDB with incremental checkpoints, on two cores. Flink throws the balances away. Strobe reads two files a
-batch and writes each change of a balance into a Delta table, which is compared with DuckDB's answer. Told are transfers
-per second, processor time with the start of each side, and how long the checkpoints took: Flink's by its own log,
-Strobe's by its history.
+batch and writes each change of a balance into a Delta table, which is compared with DuckDB's answer. The figures are
+transfers per second, processor time with the start of each side, and how long the checkpoints took: Flink's by its own
+log, Strobe's by its history.
 
 Flink is fetched the first time, 310 MB, from where `pip` gets its packages; see `flink.lock` for the rest.
 """
@@ -76,7 +76,7 @@ STATE = re.compile(r"^(\d+) Job .* switched from state \w+ to (RUNNING|FINISHED)
 
 
 def write_csv(parquet: Path, directory: Path) -> None:
-    """The ledger's transfers, file by file. Kept if they are there already."""
+    """The ledger's transfers, file by file. Files that are already there are kept."""
     if directory.is_dir():
         return
     fresh = directory.with_name(directory.name + ".new")
@@ -89,7 +89,7 @@ def write_csv(parquet: Path, directory: Path) -> None:
 
 
 def libraries() -> list[Path]:
-    """Flink's own, fetched once."""
+    """Flink's own files, fetched once."""
     place = cache_directory() / FLINK.replace("==", "-")
     if not place.is_dir():
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
     python bench/idle.py                     both lengths, under Strobe and as plain queries chained by hand, 30 s each
     python bench/idle.py --stages 3 --sides strobe
-    python bench/idle.py --settle 15         count earlier: Java's compiler is at work, and the pauses have yet to grow
+    python bench/idle.py --settle 15         count earlier: Java's compiler is still at work, and pauses are still short
     python bench/idle.py --quick             3 stages, 5 s
 
 A file goes through the whole chain first; then nothing comes, and after a minute the processor time of all processes is
@@ -39,8 +39,8 @@ def measure(side: str, stages: int, settle: float, seconds: float, work: Path) -
         before, began = by_role(processes(memory=False)), time.perf_counter()
         time.sleep(seconds)
         passed, used = time.perf_counter() - began, by_role(processes(memory=False))
-        after = processes()  # later: to ask for memory costs processor time, the driver's
-        # Spark ends a worker that was idle for a minute, and what it had used is gone with it: none used less than 0.
+        after = processes()  # later: asking for memory costs processor time in the driver
+        # Spark ends a worker that was idle for a minute, and its use is no longer counted: so no less than 0.
         figures = {f"{role} cores": max(0.0, used[role] - before[role]) / passed for role in ROLES}
         figures |= {f"{role} MB": sum(p.memory for p in after if p.role == role) for role in ROLES}
         return {

@@ -4,7 +4,7 @@
     python bench/incremental.py --quick         20,000 keys
 
 One stage counts rows per key in RocksDB. After all keys are in, a checkpoint stores the full state; then, again and
-again, 1% of the keys change and another is taken. Reported are the new bytes of each as a share of the full state.
+again, 1% of the keys change and another is taken. The figure is the new bytes of each as a share of the full state.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python bench/journals.py --events 100000000   10^8, which takes some 10 GB of disk
     python bench/journals.py --quick              10^5
 
-The run is a ring: each node acts and sends to the next, and receives what the one before it sent some steps ago; five
-snapshots are in it. Measured, in one session: the check of all snapshots, with loss and duplication, and `possibly` of
-a conjunction over ten nodes that holds at the very end only, so that every message is walked over. Time for each event
+The run is a ring: each node acts and sends to the next, and receives what the one before it sent some steps ago; it has
+five snapshots. In one session it measures the check of all snapshots, with loss and duplication, and `possibly` of a
+conjunction over ten nodes that holds only at the very end, so that every message is looked at. The time for each event
 should stay as it is or fall as the journal grows.
 """
 

@@ -155,7 +155,7 @@ def main() -> None:
         with broker(root) as servers:
             sides = [(d, i) for i in intervals for d in ("on_batch", "on_snapshot")] + [("by hand", 0.0)]
             for round_ in range(given.rounds):
-                # Who comes later has a JVM that is warmer.
+                # The side that runs later has a warmer JVM.
                 for delivery, interval in sides if round_ % 2 == 0 else reversed(sides):
                     source, target = new_topic(servers, "in"), new_topic(servers, "out")
                     if delivery == "by hand":

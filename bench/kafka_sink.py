@@ -3,14 +3,14 @@
     python bench/kafka_sink.py                  1 million rows in five batches, five rounds
     python bench/kafka_sink.py --quick          20,000 rows in two batches, one round
 
-Both are given the same DataFrames, of Parquet files, and send the same messages: the row as JSON with a key, some 110
-bytes, lz4, to a topic of four partitions, acknowledged by all replicas. *Plain* is what one writes in foreachBatch:
+Both get the same DataFrames, read from Parquet files, and send the same messages: the row as JSON with a key, some 110
+bytes, lz4, to a topic of four partitions, acknowledged by all replicas. *Plain* is the usual code in foreachBatch:
 take the batch's messages from Spark as Arrow, hand each to librdkafka's producer (idempotent, no transactions), flush.
 *Strobe* stages each batch, prepares all of them as one part and commits it. The two take turns; the ratio is of rows
 per second.
 
-`commit alone` is the part of Strobe's time in which rows are read back and sent, beside `producer alone`: the same loop
-over rows that are in memory already.
+`commit alone` is the part of Strobe's time in which rows are read back and sent, shown beside `producer alone`: the
+same loop over rows that are already in memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def batches(spark: SparkSession, root: Path, rows: int, number: int) -> list[Dat
 
 
 def plain(sink: strobe.KafkaSink, servers: str, topic: str, frames: list[DataFrame]) -> tuple[float, float]:
-    """Seconds in all, and of handing rows in memory to the producer alone."""
+    """Seconds in all, and only of handing rows in memory to the producer."""
     producer = Producer({
         "bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "linger.ms": 20,
         "compression.type": "lz4", "partitioner": "murmur2_random", "queue.buffering.max.messages": 500_000,
@@ -77,7 +77,7 @@ def plain(sink: strobe.KafkaSink, servers: str, topic: str, frames: list[DataFra
 
 
 def exactly_once(sink: strobe.KafkaSink, frames: list[DataFrame], first: int) -> tuple[float, float]:
-    """Seconds in all, and of the commit alone."""
+    """Seconds in all, and only of the commit."""
     began = time.monotonic()
     for number, frame in enumerate(frames):
         sink.write(frame, first + number)

@@ -3,11 +3,11 @@
     python bench/ledger.py                      10 million transfers, 100,000 accounts, three rounds
     python bench/ledger.py --quick              a small one, to see that it works
     python bench/ledger.py --sides strobe-invariant,strobe --rounds 5
-                                                with an invariant asked of each checkpoint (target: at least 0.95)
+                                                with an invariant checked on each checkpoint (target: at least 0.95)
 
 Both sides run alternately, each in a fresh process, on the same files: two files a batch, RocksDB state, local[2], two
 shuffle partitions. Ratios are of transfers per second, and of processor time for all of them with the start of Spark,
-which says more on a machine that others use, too: above 1 the first side is better. Every run's balances are checked
+which is more reliable on a shared machine: above 1, the first side is better. Every run's balances are checked
 against DuckDB's. A side is a process of its own, so that none profits from a JVM that another has warmed up.
 `strobe-chained` computes the first stage in the query of the second, without a channel. `plain` has Spark's default
 checkpoint files, `plain-tuned` the same file manager as Strobe.
@@ -41,7 +41,7 @@ DDL = "id BIGINT, src INT, dst INT, amount BIGINT, ts TIMESTAMP"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SIDES = ("strobe", "strobe-chained", "strobe-no-checkpoints", "plain", "plain-tuned")
 INVARIANT = "strobe-invariant"  # a checkpoint every second, and the invariant on each
-TARGETS = (  # one side, another, and at least how many times as many transfers a second
+TARGETS = (  # one side, another, and the least ratio of their transfers a second
     (INVARIANT, "strobe", 0.95),
     ("strobe-chained", "plain-tuned", 1.3),
     ("strobe", "plain-tuned", 1.05),
@@ -53,7 +53,7 @@ NO_MONEY_IS_MADE = """
 
 
 def write_data(directory: Path, files: int, rows: int, seed: int = 1) -> None:
-    """`files` Parquet files of `rows` transfers (id, src, dst, amount, ts). Kept if it is there already."""
+    """`files` Parquet files of `rows` transfers (id, src, dst, amount, ts). Kept if they are already there."""
     done = directory / f"{files}x{rows}-{seed}"
     if done.exists():
         return

@@ -5,8 +5,8 @@
     python bench/live_bank.py --protocol lai-yang                     over UDP
     python bench/live_bank.py --quick                                 40 snapshots of four, two kills, one partition
 
-A kill is SIGKILL of a random node; the system goes back to its last snapshot. A partition swallows everything between
-two random halves for a while, by a proxy in front of each node (which then carries all messages, and is slower).
+A kill is SIGKILL of a random node; the system goes back to its last snapshot. In a partition, a proxy in front of each
+node lets nothing through between two random groups for a while (it carries all messages, which is slower).
 """
 
 from __future__ import annotations

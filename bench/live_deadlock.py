@@ -1,10 +1,10 @@
-"""Philosophers who deadlock after a while, asked by one snapshot after the other: found once, and never falsely.
+"""Philosophers who deadlock after a while, checked by one snapshot after the other: found once, and never falsely.
 
     python bench/live_deadlock.py             1,000 snapshots of the diners, 1,000 of those who never deadlock
     python bench/live_deadlock.py --quick     30 of each
 
-A deadlock that is found must be one: nobody eats after the first snapshot that shows it. Those who follow Chandy and
-Misra wait for each other all the time, and must never be called stuck.
+A deadlock that is found must be real: nobody eats after the first snapshot that shows it. The philosophers who follow
+Chandy and Misra wait for each other all the time, and must never be reported as stuck.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python bench/live_latency.py             2 to 50 nodes; states of 0 to 100 MB
     python bench/live_latency.py --quick     2 and 5 nodes; 0 and 5 MB
 
-From the request until the manifest is durable, under a steady load. The gap is the longest time at any node in which no
-handler could run because of the snapshot.
+The time from the request until the manifest is durable, under a steady load. The gap is the longest time at any node
+in which no handler could run because of the snapshot.
 """
 
 from __future__ import annotations

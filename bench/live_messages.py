@@ -6,8 +6,8 @@
 The bare sides have the same codec and the same frames, and nothing else: no numbers that are acknowledged, no
 resumption, no snapshots. Ratios are taken within a round; the median over rounds is the figure.
 
-Beside the rates stands the processor time that sender and receiver need for a message: it says the same on a machine
-that is busy with other things, where rates say nothing. The slower of the two decides how fast the channel is.
+Beside the rates it prints the processor time that sender and receiver need for a message: that figure is also valid on
+a machine that is busy with other work, where rates are not. The slower of the two decides how fast the channel is.
 
 Strobe's sender hands its messages over one by one (`send`), or in lists (`send_all`). Each is compared with a bare
 sender that is given its messages in the same way:
@@ -74,7 +74,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Reading:
-    """Each end has its own count: some 200,000 messages may be under way between the two, now more and now less."""
+    """Each end has its own count: up to some 200,000 messages may be under way between the two."""
 
     sender: Count
     receiver: Count
@@ -90,7 +90,7 @@ class Reading:
 
 
 def reading(sender: int, receiver: int) -> Reading:
-    """What these two processes say of themselves."""
+    """What these two processes report about themselves."""
     return Reading(*(_count(pid) for pid in (sender, receiver)))
 
 
@@ -158,7 +158,7 @@ async def bare_sender(port: int, how: str) -> None:
 
 
 async def bare_receiver() -> None:
-    """In the second process; says where it listens."""
+    """In the second process; prints where it listens."""
     drain, reader = Drain(), FrameReader(MAX_FRAME)
     drain.on_start()
 

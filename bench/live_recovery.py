@@ -3,7 +3,7 @@
     python bench/live_recovery.py            20 kills each of 3, 10 and 20 nodes
     python bench/live_recovery.py --quick    3 kills of 3 nodes
 
-Most of it is a new Python process that imports what it needs; that alone is shown beside it.
+Most of the time goes to a new Python process that imports what it needs; that part alone is shown beside it.
 """
 
 from __future__ import annotations

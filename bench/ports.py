@@ -1,11 +1,11 @@
-"""What it costs that a session's ports ask who speaks: authentication and Unix sockets, against Spark's defaults.
+"""What it costs to protect a session's ports: authentication and Unix sockets, against Spark's defaults.
 
     python bench/ports.py                    three rounds, both sides alternately
     python bench/ports.py --quick            one round of a small job
 
-Each side is a new process: a session starts, then a job of two stages runs through bounded files. Every row takes a hop
-to a Python process and back, and a shuffle, so that it passes all the sockets that are guarded. Ratios of seconds:
-above 1 the guarded side is slower. Processor time is of all processes; it counts where the machine has other work.
+Each side is a new process: a session starts, then a job of two stages reads a fixed set of files. Every row goes to a
+Python process and back, and through a shuffle, so that it passes all the sockets that are guarded. Ratios of seconds:
+above 1, the guarded side is slower. Processor time is of all processes; use it where the machine has other work.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python bench/postgres_sink.py                  1 million rows in five batches, five rounds
     python bench/postgres_sink.py --quick          20,000 rows in two batches, one round
 
-All are given the same DataFrames, of Parquet files, and write the same rows to tables without indexes. *Plain* is what
-one writes in foreachBatch: each Spark partition copies its rows to the table over a connection of its own, as CSV that
+All get the same DataFrames, read from Parquet files, and write the same rows to tables without indexes. *Plain* is the
+usual code in foreachBatch: each Spark partition copies its rows to the table over a connection of its own, as CSV that
 Arrow writes, and commits. *On batch* is the sink with a transaction and a mark per batch. *On snapshot* stages each
-batch, prepares all of them as one part and commits it. They take turns; a ratio is of rows per second to plain. With
---key there is a primary key, the sink upserts, and plain still copies: the difference is the merge.
+batch, prepares all of them as one part and commits it. They take turns; a ratio compares rows per second with plain.
+With --key there is a primary key, the sink upserts, and plain still copies: the difference is the merge.
 
 The server is one of the benchmark's own, with Postgres's own settings for durability (fsync on).
 """

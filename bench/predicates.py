@@ -3,13 +3,14 @@
     python bench/predicates.py             each at a tenth of its size, at its size, and at ten times it
     python bench/predicates.py --quick     the smallest of each
 
-- Deadlock: 1,000 processes that wait for 10,000 others, of a snapshot that is in memory as bytes: states are decoded
-  into instances of the user's class, each is asked, the graph is reduced. Half of them are stuck. At most 100 ms.
-- Conjunctive `possibly`: 10^6 events of 10 nodes, one condition for each node, which hold together at the end only.
-  Evaluating the conditions in every state is part of it. At most 5 s.
+- Deadlock: 1,000 processes with 10,000 waits, from a snapshot that is in memory as bytes: states are decoded into
+  instances of the user's class, each is asked whom it waits for, the graph is reduced. Half of them are stuck. At most
+  100 ms.
+- Conjunctive `possibly`: 10^6 events of 10 nodes, one condition for each node; they hold together only at the end.
+  The time includes evaluating the conditions in every state. At most 5 s.
 - Enumeration: every consistent cut once, with 4 and with 8 nodes, at least 300,000 a second.
 
-Seconds are of CPU time of one core. The exit code is 1 if a figure at the size above misses its mark.
+Seconds are CPU time of one core. The exit code is 1 if a figure at the size above misses its target.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Waiter(Process):
 
 
 def timed(work: Callable[[], T], times: int = 1) -> tuple[T, float]:
-    """The quickest of several: what else runs on the machine only ever adds."""
+    """The quickest of several runs: other work on the machine can only add time."""
     best = float("inf")
     for _ in range(times):
         start = time.process_time()
@@ -57,7 +58,7 @@ def timed(work: Callable[[], T], times: int = 1) -> tuple[T, float]:
 
 
 def deadlock(processes: int) -> float:
-    """The first half wait for each other in a ring and more; the second half for those after them, and end."""
+    """The first half wait for each other, in a ring and beyond; the second half wait for later ones, and can end."""
     names = [f"p{i}" for i in range(processes)]
     half = processes // 2
     waits = {
@@ -77,7 +78,7 @@ def deadlock(processes: int) -> float:
 
 
 def conjunctive(events: int, nodes: int = 10) -> float:
-    """Each node sends round the ring. The first holds its condition at the very end only, so every step is read."""
+    """Each node sends round the ring. The first node's condition holds only at the very end, so every step is read."""
     steps, messages = events // nodes, {}
     names = [f"n{i}" for i in range(nodes)]
     for step in range(2, steps + 1, 2):
@@ -103,7 +104,7 @@ def conjunctive(events: int, nodes: int = 10) -> float:
 
 
 def enumeration(nodes: int, cuts: int) -> float:
-    """Random runs with some messages, as long as it takes to have so many cuts."""
+    """Random runs with some messages, as many as needed for this number of cuts."""
     dice = random.Random(nodes)
     names = [f"n{i}" for i in range(nodes)]
     steps = max(100, cuts * (20 if nodes == 4 else 1) // 10_000)

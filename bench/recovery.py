@@ -3,9 +3,9 @@
     python bench/recovery.py                    three rounds, both sides alternately
     python bench/recovery.py --quick            one round
 
-Each side runs a generated source, postings and balances (RocksDB state) until some batches are through, is killed with
-SIGKILL, and starts again at once. Split into: until the session is up (Python and JVM), until every query is started
-(restore), until the last query has committed a new batch.
+Each side runs a generated source, postings and balances (RocksDB state) until some batches are done, is killed with
+SIGKILL, and starts again at once. The time is split into three: until the session is up (Python and JVM), until every
+query is started (restore), until the last query has committed a new batch.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def commits(side: str, work: Path) -> int:
 
 
 def life(side: str, work: Path, batches: int) -> dict[str, float]:
-    """Start the side, let it commit so many new batches, kill it. The times from its start."""
+    """Start the side, let it commit this many new batches, kill it. The times from its start."""
     before = commits(side, work)
     began = time.time()
     process = subprocess.Popen(

@@ -3,8 +3,8 @@
     python bench/rescale.py                     10,000, 1 million and 5 million keys, three rounds each
     python bench/rescale.py --quick             5,000 and 20,000 keys, one round
 
-One stage counts rows per key in RocksDB. The job is stopped and started again with another number of partitions; the
-time is that of rewriting the state, from the job's own log, beside that of a plain start of the same job.
+One stage counts rows per key in RocksDB. The job is stopped and started again with another number of partitions. The
+time for rewriting the state, from the job's own log, is shown beside that of a plain start of the same job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strobe.hosts.spark.restore.plan import RestoreOptions
 
 
 def start_and_stop(counting: Counting, options: RestoreOptions) -> tuple[float, float]:
-    """Seconds of the whole start, and of the rewriting in it."""
+    """Seconds of the whole start, and of rewriting the state in it."""
     with steps() as said:
         began = time.monotonic()
         job = counting.start(options)

@@ -4,9 +4,9 @@
     python bench/savepoint.py --quick           5,000 and 20,000 keys, one round, short windows
 
 Times: one stage counts rows per key in RocksDB. In each round a savepoint is taken, its files are copied and synced by
-plain means, the job is stopped and restored from the savepoint in place; so all three meet the same disk at the same
-time. `restore` is from the moment at which the plan stands to the first stage that starts. Before that comes what every
-start does.
+a plain copy, the job is stopped and restored from the savepoint in place; so all three use the same disk under the same
+load. `restore` is the time from the complete plan to the start of the first stage. What every start does comes before
+that.
 
 Throughput: the same stage reads files that never end. Windows without savepoints and windows in which one savepoint
 follows the other take turns; the ratio is of rows per second, with against without.
@@ -43,7 +43,7 @@ def times(root: Path, spark: SparkSession, keys: int, rounds: int) -> None:
     saves, copies, restores, size = [], [], [], 0
     for number in range(rounds):
         place = root / f"savepoint-{keys}-{number}"
-        job.checkpoint()  # a job that has just started takes longer over its first snapshot, of whichever kind
+        job.checkpoint()  # a job that has just started takes longer for its first snapshot, of either kind
         began = time.monotonic()
         job.savepoint(place)
         saves.append(time.monotonic() - began)

@@ -7,8 +7,8 @@ what arrives when, when the snapshot starts. Each distinct state is visited once
 Seconds are of CPU time.
 
 --every-system goes through all systems with three fully connected nodes, four messages and one snapshot: every way to
-hand four messages out to the six channels, in every order at a node, and every initiator; one of each set of systems
-that differ only in the names of the nodes. --quick explores the smaller two-node script instead.
+distribute four messages over the six channels, in every order at a node, and every initiator; of systems that differ
+only in the names of the nodes, one is explored. --quick explores the smaller two-node script instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strobe.hosts.sim.system import System, scripted
 from strobe.hosts.sim.workloads import workload
 from strobe.model.ids import SnapshotId
 
-Sends = tuple[tuple[int, ...], ...]  # for each node, to whom it sends, in order
+Sends = tuple[tuple[int, ...], ...]  # for each node, the receivers of its messages, in order
 
 
 def told(name: str, order: Order, report: ExploreReport, took: float) -> str:

@@ -3,8 +3,8 @@
     .venv/bin/python bench/sim_seeds.py [--seeds 100000] [--start N] [--protocol P] [--jobs J] [--proof] [--quick]
     .venv/bin/python bench/sim_seeds.py --mutants [--seeds 1000]
 
-What a seed stands for is told in `strobe.hosts.sim.seeds`. Each run is judged by the host, which sees everything, and
-by the verifier, which sees the journal only; with --proof each snapshot is also proved by the paper's theorem.
+`strobe.hosts.sim.seeds` describes what a seed decides. Each run is judged by the host, which sees everything, and by
+the verifier, which sees only the journal; with --proof each snapshot is also proved by the paper's theorem.
 Repeat a failing seed alone with --start N --seeds 1.
 """
 

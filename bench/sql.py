@@ -1,4 +1,4 @@
-"""What a question to a snapshot costs: `strobe sql` against Spark's reader, and the second question against the first.
+"""What a query of a snapshot costs: `strobe sql` against Spark's reader, and the second query against the first.
 
     python bench/sql.py                 1 million keys: cold, warm, and after 1% of them have changed
     python bench/sql.py --keys 5000000  and the peak of memory, which is to stay within 2 GB
@@ -6,10 +6,10 @@
 
 What an invariant costs a job is in `bench/ledger.py --sides strobe-invariant,strobe`.
 
-One stage keeps a count and a text per key in RocksDB. The question is an aggregate over all keys. Strobe answers in a
+One stage keeps a count and a text per key in RocksDB. The query is an aggregate over all keys. Strobe answers in a
 process of its own, with an empty cache, which it fills after the answer; Spark's reader in a session that is warm, and
-in one that must start. Then 1% of the keys change, and the next snapshot is asked, with what was kept of the first.
-"The question alone" is without the process's start and imports, and with what it keeps at the end.
+in one that must start. Then 1% of the keys change, and the next snapshot is queried, with the cache of the first.
+"The question alone" is the query without the process's start and imports, and with filling the cache at the end.
 """
 
 from __future__ import annotations

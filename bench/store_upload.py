@@ -2,8 +2,8 @@
 
     python bench/store_upload.py [--quick] [--files 200] [--size 8000] [--large 256] [--rounds 5] [--dir DIR]
 
-All ways are measured in turn, round after round, on the same disk; the middle of the rounds is printed. Wall time, as
-waiting for the disk is most of it; `cpu` is what the process itself used.
+All ways are measured in turn, round after round, on the same disk; the median of the rounds is printed. It is wall
+time, because most of it is waiting for the disk; `cpu` is what the process itself used.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
     python bench/ui.py --seconds 5 --rounds 2    the same, small: two minutes
     python bench/ui.py --quick                   without Spark: the server and the browser only
 
-*Job*: ten stages with more to read than they can; a page with metrics scraped every second is opened and closed while
-they run, and the rows are counted that all stages take in. The first pair warms up. Page and scraper are a process of
-their own, as they would be on another machine. The figure is the median of the pairs' ratios.
+*Job*: ten stages with more input than they can read; a page with metrics scraped every second is opened and closed
+while they run, and the rows that all stages read are counted. The first pair is a warm-up. Page and scraper are a
+process of their own, as they would be on another machine. The figure is the median of the pairs' ratios.
 *Server*: resident memory with 10,000 checkpoints in the history, and the share of a core while nobody looks.
-*Browser*: from the address to the paint of 60 stages, and how long the page takes to take in an update. A missing
-browser is said, and left out.
+*Browser*: from the address to the paint of 60 stages, and how long the page takes to show an update. If there is no
+browser, the output says so and leaves this out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Figure:
 
 @contextmanager
 def page(home: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """`strobe ui` as people run it: its process id, and what it said of itself."""
+    """`strobe ui` as people run it: its process id, and what it printed about itself."""
     line = [sys.executable, "-m", "strobe.cli.main", "ui", "--port", "0", "--json", "--home", str(home)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -157,7 +157,7 @@ def browser(rounds: int) -> list[Figure]:
 
 
 def start(spark: object, work: Path, data: Path) -> Job:
-    """Ten stages, with more files to read than they will come to."""
+    """Ten stages, with more files than they will be able to read."""
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import functions as F
 
@@ -186,7 +186,7 @@ def start(spark: object, work: Path, data: Path) -> Job:
 
 
 def rate(job: Job, seconds: float) -> float:
-    """Rows a second that all stages took in, once what came before is done with."""
+    """Rows a second that all stages read, after the effects of the last change are over."""
     time.sleep(SETTLING)
     began, before = time.monotonic(), sum(stage.rows_in_total for stage in job.status().stages)
     time.sleep(seconds)

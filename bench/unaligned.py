@@ -4,14 +4,15 @@
     python bench/unaligned.py --quick           6 commits of 1 s, a chain of 2 stages
 
 Backlog: a stage reads two channels. Its sink takes a fixed time for the rows of one commit, and the fast channel has
-many of them. Checkpoints are asked for, one after the other, until the backlog is read. By default the stage finds out
-by itself how much it can take at once; on the other sides it may read one commit at a time.
+many of them. Checkpoints are requested, one after the other, until the backlog is read. By default the stage finds out
+by itself how much it can read at once; on the other sides it may read one commit at a time.
 
-Depth: every stage of a chain takes a fixed time per batch, and there is always more to read. Checkpoints are asked for
-one after the other, at moments that have nothing to do with the batches. Once at default settings, once told to all
-stages, which is how unaligned checkpoints start, once to the first one only, and once aligned.
+Depth: every stage of a chain takes a fixed time per batch, and there is always more to read. Checkpoints are requested
+one after the other, at moments that do not depend on the batches. There are four sides: default settings; unaligned,
+with the start sent to all stages, which is how unaligned checkpoints start; with the start sent only to the first one;
+and aligned.
 
-Both tell the median and the 99th percentile in batch times: of the slow stages' median batch, as it was in that run.
+Both print the median and the 99th percentile in batch times: multiples of the slow stages' median batch in that run.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Measured:
 
 
 def measure(config: strobe.CheckpointConfig, backlog: int, seconds: float, root: Path, limit: int | None) -> Measured:
-    """With a backlog of so many commits, of which each takes `seconds`."""
+    """With a backlog of this many commits, each of which takes `seconds`."""
     shutil.rmtree(root, ignore_errors=True)
     data = root / "in"
     data.mkdir(parents=True)

@@ -5,13 +5,13 @@
     python bench/upsert.py --quick          100,000 rows, one round
     python bench/upsert.py --small          what a small batch costs: merged in the driver, staged first, and by Spark
 
-Everything runs in one process of its own, with one session on two cores whose JVM has the heap that is said, executors
+Everything runs in one process of its own, with one session on two cores whose JVM has the given heap, executors
 included; both sides read the same Parquet files and take turns. *New*: no key of the batch is in the table. *Half*: the
 table has as many rows, every second key of the batch is among them. *All*: every row of the table is replaced. Plain
-Spark writes the rows, and then writes them once more, to new directories: what somebody pays who keeps a staged copy.
+Spark writes the rows, and then writes them once more, to new directories: the cost of keeping a staged copy.
 
-A ratio is of rows per second to plain Spark's, of time on the clock and of processor time: the latter says more on a
-busy machine. The peak is of memory: the driver's Python, which must not grow with the rows, and its JVM.
+A ratio compares rows per second with plain Spark's, by wall time and by processor time: the latter is more reliable on
+a busy machine. The peak is of memory: the driver's Python, which must not grow with the rows, and its JVM.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def measure(spark: SparkSession, root: Path, number: int, rounds: int) -> None:
                 took = timed(jvm, lambda sink=sink: sink.write(batch, 1))  # type: ignore[misc]
                 sink.close()
                 shutil.rmtree(place)
-            if turn:  # the first is for the compiler
+            if turn:  # the first run is a warm-up for Java's compiler
                 found[case].append(took)
     clock, cpu = (statistics.median(t[i] for t in found["plain"]) for i in (0, 1))
     print(f"{number:,} rows in a batch; medians of {rounds}")

@@ -3,9 +3,9 @@
 
 A checkpoint is good if every byte is what its manifest says, its positions are a consistent cut (law 1), and no money
 is in two places or in none: for each account, what the state of `balances` holds plus the postings on their way to it
-plus those of transfers on their way to `postings` is what the transfers that the source had read amount to. Which those
-are is told by the offsets in the checkpoint and the topic itself. So this is not only a sum that stays at zero: every
-account is held against the truth, at every cut.
+plus those of transfers on their way to `postings` is what the transfers that the source had read amount to. The offsets
+in the checkpoint and the topic itself say which transfers those are. So this is not only a sum that stays at zero:
+every account is compared with the truth, at every cut.
 
 One line of JSON for each checkpoint goes to OUT. Checkpoints that are disposed of before they are looked at, or while
 they are, do not count. Ends on SIGTERM, after having looked at the newest.
@@ -93,7 +93,7 @@ class Read:
         self._rows: dict[int, list[tuple[int, Transfer]]] = {p: [] for p in range(PARTITIONS)}
 
     def below(self, offsets: Mapping[int, int]) -> list[Transfer]:
-        """Every transfer that a reader has read who stands at these offsets."""
+        """Every transfer that a reader at these offsets has read."""
         if any(self._next[p] < offset for p, offset in offsets.items()):
             for message in read_from(self._consumer, TRANSFERS, dict(self._next)):
                 partition, offset = message.partition() or 0, message.offset() or 0
@@ -150,7 +150,7 @@ class Auditor:
         self.tries = 0
 
     def look(self) -> bool:
-        """At the newest checkpoint that was not looked at. False if there is none."""
+        """Look at the newest checkpoint that was not looked at yet. False if there is none."""
         store = checkpoints_of(self.home, JOB)
         fresh = [s for s in store.list() if s not in self.seen]
         if not fresh:
@@ -161,7 +161,7 @@ class Auditor:
         except KafkaException:
             raise
         except Exception as error:
-            # It was disposed of meanwhile, or is on its way out; if it stays, it cannot be read, which is a fault.
+            # It was disposed of meanwhile, or is being disposed of; if it stays, it cannot be read, which is a fault.
             self.tries += 1
             print(f"checkpoint {found.snapshot}: {type(error).__name__}: {error}", flush=True)
             if found.snapshot not in store.list() or self.tries < _TRIES:
@@ -195,7 +195,7 @@ def main(home: str, servers: str, out: str) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: told.set())
     auditor = Auditor(Path(home), servers, Path(out))
     while not told.wait(0.5):
-        with contextlib.suppress(KafkaException):  # it is away for a moment
+        with contextlib.suppress(KafkaException):  # it cannot be reached for a moment
             auditor.look()
     for _ in range(20):
         try:

@@ -2,8 +2,8 @@
 // the number of seconds in the file CHAOS_CLOCK, a 64-bit integer that anybody may change meanwhile.
 //
 // The monotonic clock is left alone, as it is when a machine's clock is set. Deadlines that were computed from the moved
-// clock are moved back before the kernel sees them, since nobody has told the kernel; whether a deadline is on the wall
-// clock is told by its size: the monotonic clock counts from the start of the machine.
+// clock are moved back before the kernel sees them, since the kernel's clock has not moved. The size of a deadline
+// shows whether it is on the wall clock: the monotonic clock counts from the start of the machine.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -51,7 +51,7 @@ class Driver:
     starts: int = 0
     present: Start | None = None
     ended: dict[str, int] = field(default_factory=dict)  # how often, by how
-    older: list[Start] = field(default_factory=list)  # that were given up, and may live
+    older: list[Start] = field(default_factory=list)  # drivers that were given up, and may still be alive
 
     def start(self, point: str = "", *, mode: str = "aligned") -> Start:
         self.starts += 1
@@ -72,7 +72,7 @@ class Driver:
         return self.present
 
     def give_up(self) -> None:
-        """Leave the present one to itself: it is asleep, and another is to take its place."""
+        """Leave the present one alone: it is stopped, and another is to take its place."""
         if self.present is not None:
             self.older.append(self.present)
             self.present = None
@@ -80,7 +80,7 @@ class Driver:
     def runtime(self) -> Runtime:
         try:
             return read_runtime(self.home, JOB) or UNKNOWN
-        except Exception:  # half a file cannot be, but a disk that is full, or a home that is not there yet
+        except Exception:  # there is never half a file, but the disk may be full, or the home may not exist yet
             return UNKNOWN
 
     @property

@@ -2,8 +2,8 @@
 
     python -m chaos.generator SERVERS SEED RATE [TOPIC]
 
-Each transfer is in the topic exactly once, whatever becomes of the generator or the broker: it writes a few at a time,
-in transactions; a new one begins by fencing its predecessor off, looks for the newest transfer that is there, and goes
+Each transfer is in the topic exactly once, whatever happens to the generator or the broker: it writes a few at a time,
+in transactions; a new generator first fences its predecessor off, looks for the newest transfer in the topic, and goes
 on with the next. Transfer `i` goes to partition `i` modulo their number, so the newest is near the end of one of them.
 """
 
@@ -44,7 +44,7 @@ def main(servers: str, seed: int, rate: int, topic: str = TRANSFERS) -> int:
 
 
 def _write(servers: str, topic: str, seed: int, at_once: int, told: threading.Event) -> None:
-    """Until told to end, or until the producer is of no use any more."""
+    """Until told to end, or until the producer can no longer be used."""
     producer = Producer({
         "bootstrap.servers": servers, "transactional.id": f"generator-of-{topic}", "transaction.timeout.ms": 60_000,
         "log_level": 2, "linger.ms": 5,

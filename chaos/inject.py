@@ -15,7 +15,7 @@ from tests.services import Server
 
 __all__ = ["Scene", "inject"]
 
-JUMP = 3000  # seconds, at most, that a clock jumps to either side; a topic takes what is up to an hour ahead
+JUMP = 3000  # seconds, at most, that a clock jumps forwards or back; a topic accepts times up to an hour ahead
 
 
 class Scene(Protocol):
@@ -27,7 +27,7 @@ class Scene(Protocol):
     def note(self, text: str) -> None: ...
 
     def killed(self) -> None:
-        """Something has been killed; counts."""
+        """Something has been killed: count it."""
 
     def kill_driver(self, pids: list[int]) -> None:
         """The same, for the present driver or all that belongs to it."""
@@ -109,7 +109,7 @@ def _pause_driver(run: Scene, fault: Fault) -> None:
 
 
 def _replace_driver(run: Scene, fault: Fault) -> None:
-    """A driver that slept through its lease wakes when another has the job: it must not do anything any more."""
+    """A driver that was stopped for longer than its lease goes on when another has the job: it must not do anything."""
     driver = run.world.driver
     start = driver.present
     if start is None or not driver.running:

@@ -1,8 +1,8 @@
 """The pipeline that is put under faults; an ordinary one, which `strobe run chaos/ledger.py` runs.
 
-Transfers come from a Kafka topic. Each becomes two postings, and postings become balances. Every stage delivers to
-somebody: transfers to a Delta table, postings to a Kafka topic and a Postgres table, balances to a Postgres and a Delta
-table; all on snapshot but the last. Where things are comes from the environment: LEDGER_KAFKA (bootstrap servers),
+Transfers come from a Kafka topic. Each becomes two postings, and postings become balances. Every stage has sinks:
+transfers go to a Delta table, postings to a Kafka topic and a Postgres table, balances to a Postgres and a Delta table;
+all on snapshot except the last. Where things are comes from the environment: LEDGER_KAFKA (bootstrap servers),
 LEDGER_POSTGRES (a DSN), LEDGER_OUT (a directory), and LEDGER_STORE if checkpoints do not go to the home directory;
 LEDGER_INTERVAL and LEDGER_MODE say how often and how they are taken.
 """
@@ -25,13 +25,13 @@ pipeline = strobe.Pipeline(
     checkpoint=strobe.CheckpointConfig(
         interval=float(os.environ.get("LEDGER_INTERVAL", "2")),
         timeout=60,
-        tolerable_failures=100_000,  # servers go away here; the job is to wait for them
+        tolerable_failures=100_000,  # servers become unreachable here; the job should wait for them
         retained=4,
         mode=os.environ.get("LEDGER_MODE", "aligned"),
         store=os.environ.get("LEDGER_STORE") or None,
     ),
     restart=strobe.RestartPolicy(attempts=100_000, longest_pause=3.0),
-    # A driver lives for a minute here: its JVM is to be quick at the start rather than in the long run.
+    # A driver lives for a minute here: its JVM should be quick at the start rather than in the long run.
     conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
 )
 

@@ -1,6 +1,6 @@
 """Reads what the ledger has delivered, with each system's own client and nothing of Strobe, and judges it.
 
-The generator's topic is judged, too: that each transfer is there once is what everything else rests on.
+The generator's topic is judged, too: everything else relies on each transfer being there once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which faults come, and when: a sequence that a seed decides, whatever the machine makes of it.
+"""Which faults come, and when: a sequence that depends on a seed and not on the machine.
 
 A fault is one of `KINDS`. A driver that starts may carry the name of a crash point at which it kills itself; points
 come in a shuffled order without end, so that a long run visits each of them.
@@ -35,7 +35,7 @@ class Moment(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`kills`: it ends a process with SIGKILL. `lasts`: for so many seconds, between these."""
+    """`kills`: it ends a process with SIGKILL. `lasts`: the least and the most seconds for which it lasts."""
 
     name: str
     what: str
@@ -98,7 +98,7 @@ class Birth:
 
 class Plan:
     def __init__(self, seed: int, without: Sequence[str] = (), points: Sequence[str] = WORKING_POINTS) -> None:
-        """`without`: kinds that cannot be had here. They are left out of the sequence, not put off."""
+        """`without`: kinds that are not possible here. They are left out of the sequence, not postponed."""
         self._random = random.Random(f"faults of {seed}")
         self._starts = random.Random(f"starts of {seed}")
         self._kinds = [kind for kind in KINDS.values() if kind.name not in without]

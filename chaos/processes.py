@@ -1,4 +1,4 @@
-"""Processes by a mark in their environment, which their children inherit: found also when their parents are gone."""
+"""Processes by a mark in their environment, which their children inherit: found even when their parents are gone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(pid: int) -> str:
 
 
 def kill(pids: Iterable[int], number: signal.Signals = signal.SIGKILL) -> int:
-    """Send them a signal; says how many got it."""
+    """Send them a signal; returns how many got it."""
     got = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

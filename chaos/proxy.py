@@ -1,8 +1,8 @@
 """A TCP proxy that stands between a server and everybody who uses it, and misbehaves when told to.
 
-`refuse`: nobody listens there any more and every connection is reset, as when a firewall or a crashed host says no.
+`refuse`: nothing listens there and every connection is reset, as when a firewall or a crashed host refuses connections.
 `silent`: connections stay, new ones are accepted, and nothing comes through: as when a cable is pulled. What was sent
-meanwhile arrives when it is plugged in again. `slow`: every piece of data takes so many seconds.
+meanwhile arrives when it is plugged in again. `slow`: every piece of data takes the given number of seconds.
 
 All proxies of a process share one thread. Modes may be changed from any thread; a change is complete on return.
 """
@@ -114,7 +114,7 @@ class Proxy:
 
 
 def _reset(stream: asyncio.StreamWriter) -> None:
-    """Not a goodbye but a reset: what is under way is lost."""
+    """With a reset, not an orderly close: what is under way is lost."""
     link = stream.get_extra_info("socket")
     with contextlib.suppress(OSError):
         link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

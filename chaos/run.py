@@ -1,9 +1,9 @@
-"""One run: faults as planned until so many kills are survived, then peace, a drain, and the verdict.
+"""One run: faults as planned until the job has survived enough kills, then no more faults, a drain, and the verdict.
 
-The order is always the same. The ledger runs under the generator; a fault comes, lasts, and is fixed; whoever ended is
-started again, as a supervisor would. At the end everything is up, the generator stops, the job catches up and is
-stopped with `--drain`, and all outputs are held against the truth. A job that does not come up, or does not move, while
-nothing is broken is a failure of the run, like a row that is lost.
+The order is always the same. The generator feeds the ledger; a fault comes, lasts, and is fixed; whatever ended is
+started again, as a supervisor would do. At the end everything is up, the generator stops, the job catches up and is
+stopped with `--drain`, and all outputs are compared with the truth. If the job does not start, or makes no progress,
+while nothing is broken, the run has failed, as it has when a row is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Options:
     rate: int = 100  # transfers a second
     store: str = "disk"
     minutes: float | None = None  # after which no more faults come
-    closing: int = len(CLOSING_POINTS)  # at so many points of the drain the driver is killed, too
+    closing: int = len(CLOSING_POINTS)  # at this many points of the drain the driver is killed, too
     audit: bool = True
     faults: int | None = None  # after which no more come, whatever has been killed
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -72,7 +72,7 @@ class Outcome:
 
 
 class Stalled(Exception):
-    """Nothing is broken, and yet the job does not move."""
+    """Nothing is broken, and yet the job makes no progress."""
 
 
 class Run:
@@ -133,7 +133,7 @@ class Run:
             inject(self, fault)
 
     def _in_peace(self) -> None:
-        """No more faults, but for a driver that dies while it is being stopped, if that was asked for."""
+        """No more faults, except a driver that dies while it is being stopped, if that was asked for."""
         world = self.world
         world.heal()
         self._arming = False
@@ -165,7 +165,7 @@ class Run:
         self.outcome.kills += 1
 
     def kill_driver(self, pids: list[int]) -> None:
-        """The driver is about to die by our hand, and not at a point."""
+        """We are about to kill the driver; it does not die at a crash point."""
         start = self.world.driver.present
         if start is not None:
             start.point = ""
@@ -179,7 +179,7 @@ class Run:
             time.sleep(0.1)
 
     def tick(self, *, reap_only: bool = False) -> None:
-        """What a supervisor does all the time: whoever has ended is started again."""
+        """What a supervisor does all the time: start again what has ended."""
         world = self.world
         start = world.driver.present
         how = world.driver.reap()
@@ -209,7 +209,7 @@ class Run:
             with psycopg.connect(self.world.postgres.address, connect_timeout=2, options=options) as connection:
                 found = connection.execute("SELECT sum(cents), sum(postings) FROM balances").fetchone()
         except psycopg.Error:
-            return  # it is down, or asleep
+            return  # it is down, or stopped
         cents, number = found or (None, None)
         if number is not None:
             self.outcome.looks += 1
@@ -235,13 +235,13 @@ class Run:
     def _newest(self) -> int:
         try:
             return max(checkpoints_of(self.world.home, JOB).list(), default=0)
-        except Exception:  # no home yet, or a store that is away
+        except Exception:  # no home yet, or a store that cannot be reached
             return 0
 
     def _await(
         self, happened: Callable[[], bool], patience: float, otherwise: str | None, *, reap_only: bool = False
     ) -> bool:
-        """Supervising meanwhile. `otherwise`: why it is a failure if it does not happen."""
+        """Wait for it, and supervise meanwhile. `otherwise`: why it is a failure if it does not happen."""
         deadline = time.monotonic() + patience
         while not happened():
             kills = self.outcome.kills

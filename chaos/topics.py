@@ -15,7 +15,7 @@ TRANSFERS = "transfers"
 POSTINGS = "postings"
 COMMITS = "strobe-commits"
 PARTITIONS = 2
-_PATIENCE = 30.0  # seconds for the next message, or for the word that there is none
+_PATIENCE = 30.0  # seconds for the next message, or for the answer that there is none
 
 
 def make_topics(servers: str) -> None:
@@ -23,11 +23,11 @@ def make_topics(servers: str) -> None:
     for made in admin.create_topics([NewTopic(t, num_partitions=PARTITIONS) for t in (TRANSFERS, POSTINGS)]).values():
         made.result(30)
     while not {TRANSFERS, POSTINGS} <= set(admin.list_topics(timeout=10).topics):
-        pass  # the broker tells of them in its own time
+        pass  # the broker reports them with a delay
 
 
 def read_from(consumer: Any, topic: str, starts: Mapping[int, int]) -> Iterator[Message]:
-    """Every message from these offsets (by partition) up to the end, committed ones only if the consumer is so."""
+    """Every message from these offsets (by partition) up to the end, as far as the consumer may see them."""
     consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in starts.items()])
     left = set(starts)
     while left:

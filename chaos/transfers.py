@@ -1,7 +1,7 @@
 """What must come out, computed from a seed and a number alone.
 
-Transfer `i` is a pure function of (seed, i): whoever knows how many there are knows every row of every output. Nothing
-here knows Kafka, Spark or a database, so the truth cannot share a fault with what it judges.
+Transfer `i` is a pure function of (seed, i): the number of transfers determines every row of every output. Nothing here
+uses Kafka, Spark or a database, so the truth cannot share a fault with what it judges.
 
 Money is whole cents. A transfer is two postings that add up to nothing, so the balances of any number of whole
 transfers do, too.
@@ -38,7 +38,7 @@ class Posting:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Balance:
-    """What an account has, and how many postings have made it so."""
+    """What an account has, and how many postings that comes from."""
 
     account: int
     cents: int

@@ -19,7 +19,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`samples` are a few of the faults, in words."""
+    """`samples` describe a few of the faults."""
 
     what: str
     expected: int

@@ -1,8 +1,8 @@
 """Everything that a run needs and may break: servers behind proxies, a small disk, a clock, and a generator.
 
 The servers are this run's own, so they may be killed, stopped and started again on their data. Everybody reaches them
-through a proxy: Kafka tells its clients to come back through it, and Postgres is only ever named by it. The checker
-alone goes to Postgres directly. The job's home and the Delta tables are on a file system of their own that can be
+through a proxy: Kafka gives its clients the proxy's address, and the DSN of Postgres names the proxy. Only the checker
+connects to Postgres directly. The job's home and the Delta tables are on a file system of their own that can be
 filled, if this user may mount one; the job's wall clock can be moved (clock.c), if there is a C compiler.
 """
 
@@ -153,9 +153,9 @@ class World:
             (self.disk / "ballast").unlink(missing_ok=True)
 
     def set_clock(self, ahead: int) -> None:
-        """So many seconds ahead of the time, or behind it."""
+        """Set the clock this many seconds ahead of the time, or behind it."""
         with (self.work / "clock").open("r+b" if (self.work / "clock").exists() else "w+b") as file:
-            file.write(struct.pack("@q", ahead))  # in place: those who look at it keep the file open
+            file.write(struct.pack("@q", ahead))  # in place: the processes that read it keep the file open
 
     def keep(self, where: Path) -> None:
         """What is on the disk, for somebody who looks for a fault."""

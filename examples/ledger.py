@@ -22,7 +22,7 @@ pipeline = strobe.Pipeline("ledger", checkpoint=strobe.CheckpointConfig(interval
 
 @pipeline.stage(uid="transfers")
 def transfers(spark: SparkSession) -> DataFrame:
-    """An endless, generated source: 500 transfers a second. What each row says depends on its number alone."""
+    """An endless, generated source: 500 transfers a second. The content of a row depends only on its number."""
     numbers = spark.readStream.format("rate").option("rowsPerSecond", 500).load()
     pick = F.pmod(F.xxhash64("value"), F.lit(ACCOUNTS))
     return numbers.select(

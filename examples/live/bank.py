@@ -1,4 +1,4 @@
-"""Branches of a bank send each other money, all the time. No snapshot ever shows more of it, or less.
+"""Branches of a bank send each other money, all the time. Every snapshot shows the same total.
 
 strobe live up bank.toml
 """

@@ -1,9 +1,9 @@
 """A crawler that knows when it is done: nobody has anything to fetch, and nothing is on its way.
 
-Pages are divided among the workers by number. A worker that finds a link sends it to the worker whose page it is. That
-nothing is left to do cannot be seen at any one worker; `root` in the topology has Strobe detect it, with the algorithm
-of Dijkstra and Scholten (1980). Kill a worker on the way: the crawl goes on from its last snapshot, and ends all the
-same with every page fetched.
+Pages are divided among the workers by number. A worker that finds a link sends it to the worker whose page it is. No
+single worker can see that nothing is left to do; `root` in the topology has Strobe detect it, with the algorithm
+of Dijkstra and Scholten (1980). Kill a worker on the way: the crawl goes on from its last snapshot, and still ends
+with every page fetched.
 
     strobe live up crawler.toml
 """

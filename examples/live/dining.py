@@ -1,9 +1,9 @@
 """Five philosophers who deadlock after a while, and are caught.
 
-Each keeps one fork, which the neighbour on the left uses, too. Hungry, a philosopher takes the own fork if it is there,
-reaches over to the right, and asks for the other one. Each meal makes them think for a shorter time. Sooner or later
-all have taken their own fork, and each waits for the next: for ever, and nobody can see it from where they sit. A
-snapshot can. `waits_for` says what a philosopher waits for; a fork that is on its way counts as given.
+Each keeps one fork, which the neighbour on the left uses, too. A hungry philosopher takes this fork if it is there,
+reaches over to the right, and asks for the other one. With each meal they think for a shorter time. Sooner or later
+all have taken their own fork, and each waits for the next, for ever. No philosopher can see that, but a snapshot can.
+`waits_for` says what a philosopher waits for; a fork that is on its way counts as given.
 
     strobe live up -d dining.toml
     strobe live check dining deadlock --every 0.2
@@ -39,7 +39,7 @@ class Diner(Process):
     left: str
     right: str
     mood: str = "thinking"  # then hungry, reaching, waiting for the right fork, eating
-    fork: str = ""  # who has the own fork; nobody, if it lies on the table
+    fork: str = ""  # who has this philosopher's own fork; nobody, if it is on the table
     asked: bool = False  # by the neighbour on the left
     meals: int = 0
     thinking: float = 1.0  # seconds, less with each meal
@@ -74,7 +74,7 @@ class Diner(Process):
             self.take_fork()
 
     def think(self) -> None:
-        """For a time that looks random, and is the same whenever the run is repeated: nobody stays in step."""
+        """For a time that looks random, and is the same whenever the run is repeated: no two stay in step."""
         share = (self.meals * 7919 + sum(self.name.encode()) * 104729) % 97 / 97
         self.after((self.thinking / (1 + self.meals) + self.seconds) * share, "hungry")
 

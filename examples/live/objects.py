@@ -1,9 +1,9 @@
-"""Objects that migrate between processes, and are collected when nobody can reach them any more.
+"""Objects that migrate between processes, and are collected when nobody can reach them.
 
 Each site keeps objects, which refer to objects at any site, and has references of its own: its roots. Objects move to
-other sites, references are handed over; at times the only reference to an object is in a message. What no root leads to
-and no message in flight is garbage, in cycles across sites, too, and stays so. That is why it may be collected later,
-at leisure: who keeps it need not ask anybody.
+other sites, references are handed over; at times the only reference to an object is in a message. An object that can be
+reached from no root and from no message in flight is garbage, even in cycles across sites, and it stays garbage. That
+is why it may be collected at any later time: the site that keeps it need not ask anybody.
 
     strobe live up -d objects.toml
     strobe live check objects garbage --json > garbage.json     # the sites read it, and let go what it names
@@ -67,7 +67,7 @@ class Site(Process):
             new = f"{self.name}{self.made}"
             self.kept[new] = self.roots[-1:] if self.made % 3 else []
             self.roots.append(new)
-        elif what == 1 and self.kept and self.roots:  # the oldest refers to the newest: cycles come about
+        elif what == 1 and self.kept and self.roots:  # the oldest refers to the newest: this makes cycles
             self.kept[next(iter(self.kept))] = [self.roots[-1]]
         elif what == 2 and len(self.roots) > 2:
             self.send(self.peers[self.steps % len(self.peers)], Handover(self.roots.pop(0)))

@@ -1,6 +1,6 @@
 """A shop and a depot may each go below zero for a moment, until the bank has lent them money. Never both at once.
 
-They buy in turn, half a second apart, so no snapshot shows them there together. Nothing makes them take turns, though:
+They buy in turn, half a second apart, so no snapshot shows both below zero. But nothing makes them take turns:
 
 strobe live up overdraft.toml --journal --for 3
 strobe live journal overdraft run.journal
@@ -58,5 +58,5 @@ class Bank(Process):
 
 
 def both_below(cut) -> bool:  # type: ignore[no-untyped-def]
-    """What must not be, as `strobe live check overdraft overdraft.py:both_below` asks it of a snapshot."""
+    """What must not happen; `strobe live check overdraft overdraft.py:both_below` checks it on a snapshot."""
     return all(cut.states[name]["balance"] < 0 for name in ("shop", "depot"))

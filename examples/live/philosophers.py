@@ -1,10 +1,11 @@
 """Five philosophers share five forks, the way Chandy and Misra (1984) taught them to.
 
-Nobody starves, and in no snapshot is a fork in two places, or do two neighbours eat.
+Nobody starves. No snapshot shows a fork in two places, or two neighbours who eat.
 
-Each pair of neighbours shares a fork and a request for it. Who eats, dirties all forks; who is asked for a dirty fork
-cleans it and gives it away, unless it is eating; a clean one is kept until after the meal. At first all forks are dirty
-and with the neighbour whose name comes first, so there is no circle of people who wait for each other.
+Each pair of neighbours shares a fork and a request for it. Eating makes all forks dirty. A
+philosopher who is asked for a dirty fork cleans it and gives it away, except while eating; a clean fork is kept until
+after the meal. At first all forks are dirty and with the neighbour whose name comes first, so there is no circle of
+people who wait for each other.
 
     strobe live up philosophers.toml
 """

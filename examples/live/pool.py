@@ -1,9 +1,9 @@
 """A pool of workers who steal work from each other, and whose end is detected without anybody in charge.
 
 The work is to count the ways in which queens can stand on a board without threatening each other. A task is a board
-that is filled up to some row; working on it makes more tasks. Who has none asks the others in turn for half of theirs,
-again and again. So there is always a message under way and always a timer set, even when all is done: that nobody has a
-task and no task is in flight is what `is_active` and `is_work` say, and what a snapshot can see.
+that is filled up to some row; working on it makes more tasks. A worker without tasks asks the others in turn for half
+of theirs, again and again. So there is always a message under way and always a timer set, even when all is done.
+`is_active` and `is_work` say what counts as work, and a snapshot can see that nobody has a task and none is in flight.
 
     strobe live up -d pool.toml
     strobe live check pool termination --every 0.2 --expect yes

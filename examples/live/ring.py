@@ -1,4 +1,4 @@
-"""A token goes round; who has it may work. In every snapshot there is one token, at a station or between two.
+"""A token goes round; the station that has it may work. Every snapshot has one token, at a station or between two.
 
 The token counts its hops, and every station its own turns: in a consistent cut the two agree.
 

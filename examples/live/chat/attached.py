@@ -1,4 +1,4 @@
-"""The chat service under Strobe, from outside: chat.py is as it was.
+"""The chat service under Strobe, attached from outside: chat.py is not changed.
 
     strobe live up examples/live/chat/chat.toml
 
@@ -33,7 +33,7 @@ chat = _service()
 
 
 class Hub(Service):
-    """The whole of what attaching takes: where connections go, and what the state is."""
+    """All that is needed to attach the service: where connections go, and what the state is."""
 
     async def main(self) -> None:
         await self.start_server(chat.handle)
@@ -47,7 +47,7 @@ class Hub(Service):
 
 
 class Robot(Service):
-    """A client that says a line, hears what there is to hear, and says the next."""
+    """A client that sends a line, reads what the hub has sent, and sends the next."""
 
     def __init__(self, pause: float = 0.002) -> None:
         self.pause = pause
@@ -68,7 +68,7 @@ class Robot(Service):
     async def listen(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
             number = int(line.split()[0])
-            if self.heard and number != self.heard + 1:  # it hears everything from when it came
+            if self.heard and number != self.heard + 1:  # it gets every line from when it connected
                 raise ValueError(f"line {number} came after line {self.heard}")
             self.heard = number
 

@@ -2,7 +2,7 @@
 
     python examples/live/chat/chat.py 7000          a server; talk to it with: nc 127.0.0.1 7000
 
-Whatever a client says is told to everyone who is there, with its number in the history.
+Whatever a client says is sent to everyone who is connected, with its number in the history.
 """
 
 from __future__ import annotations
