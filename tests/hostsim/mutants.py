@@ -32,6 +32,7 @@ from strobe.hosts.spark.snapshot.manifests import ManifestWriter
 from strobe.hosts.spark.snapshot.messages import StartSnapshot, ToAgent, TrimChannel
 from strobe.hosts.spark.snapshot.uploads import PartUploads
 from strobe.hosts.spark.stage import recorder
+from strobe.hosts.spark.stage.agent import StageAgent
 from strobe.hosts.spark.stage.inputs import StageInputs
 from strobe.hosts.spark.stage.life import StageLife
 from strobe.hosts.spark.stage.recorder import Recorder
@@ -301,7 +302,7 @@ def late_triggers() -> Any:
 
         def late(node: NodeId, message: ToAgent) -> None:
             if isinstance(message, StartSnapshot) and node != trigger.nodes[0]:
-                self._clock.timer(0.03, lambda: tell(node, message))
+                self._clock.timer(0.1, lambda: tell(node, message))
             else:
                 tell(node, message)
 
@@ -338,6 +339,11 @@ def _recorded_while_a_batch_runs() -> list[Any]:
             self._arrivals(machine, real(self.reading, machine), self._stage.clock.monotonic())
 
     return [_replace(Recorder, "close_channels", close), _unchecked()]
+
+
+def _rows_are_shown_unasked() -> list[Any]:
+    """A batch puts its rows into the channel, and the stage is still recorded as it was before the batch."""
+    return [_replace(StageAgent, "show_batch", _nothing), _unchecked()]
 
 
 def _at(what: Break, *places: str, size: int = 1) -> tuple[Fault, ...]:
@@ -434,4 +440,5 @@ UNALIGNED: dict[str, Mutant] = {
     "a stage reads past a barrier before it is recorded": _reads_past_a_barrier,
     "what is in flight is counted from the barrier on": _in_flight_from_the_barrier_on,
     "a stage is recorded by a barrier while its batch runs": _recorded_while_a_batch_runs,
+    "a stage is recorded as before a batch whose rows are out": _rows_are_shown_unasked,
 }

@@ -87,6 +87,8 @@ class World:
         job; else what is said to it is heard before anything else happens. `pace`: seconds that a batch should last;
         `cost`: seconds that a row takes."""
         self.cost = cost
+        # What happens while a batch of a stage runs: before its rows are in the channel, and after that.
+        self.meanwhile: Callable[[str, bool], None] = lambda uid, shown: None
         self._clock = clock
         self.everywhere = mode is BarrierMode.UNALIGNED  # all stages are told that a snapshot begins
         self.newest = 0  # the highest snapshot that was begun, when a stage starts again
@@ -202,8 +204,12 @@ class World:
         stage.agent.begin_batch(number)
         if self.cost:
             self._clock.sleep(rows * self.cost)
-        if stage.agent.output is not None and rows:
-            stage.agent.output.append([DataFile(f"data/{number}.parquet", rows, rows * 8)], number)
+        self.meanwhile(stage.agent.uid, False)
+        if stage.agent.output is not None:
+            stage.agent.show_batch(number)
+            if rows:
+                stage.agent.output.append([DataFile(f"data/{number}.parquet", rows, rows * 8)], number)
+            self.meanwhile(stage.agent.uid, True)
         stage.agent.end_batch(number)
         (stage.path / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
         stage.batch = number

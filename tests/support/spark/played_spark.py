@@ -70,6 +70,7 @@ class PlayedSpark:
         out = 0 if (batch * 7 + len(uid)) % 3 == 0 else min(rows, 5)
         account.read[batch], account.written[batch] = read, account.written[batch - 1] + out
         if agent.output is not None and out:
+            agent.show_batch(batch)
             made = agent.output.append([DataFile(f"data/1/{batch}-0/x.parquet", out, out * 8)], batch)
             if made is not None:
                 self.rows[uid][made.version] = out

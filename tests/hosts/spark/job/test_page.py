@@ -35,7 +35,8 @@ class Door:
 
 
 def pipeline(door: Door) -> strobe.Pipeline:
-    made = strobe.Pipeline("shop", checkpoint=strobe.CheckpointConfig(interval=None, retained=2), chain=False)
+    checkpoint = strobe.CheckpointConfig(interval=None, retained=2, mode="aligned")  # waits for a batch that hangs
+    made = strobe.Pipeline("shop", checkpoint=checkpoint, chain=False)
 
     @made.stage(uid="orders")
     def orders(spark: SparkSession) -> DataFrame:

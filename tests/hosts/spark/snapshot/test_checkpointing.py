@@ -62,7 +62,8 @@ def door() -> Iterator[Door]:
 
 @pytest.fixture
 def start(spark: SparkSession, tmp_path: Path, door: Door) -> Iterator[Start]:
-    """An endless source, and behind it a stage with a door. What is in the source has gone through on return."""
+    """An endless source, and behind it a stage with a door. What is in the source has gone through on return. Only
+    aligned checkpoints wait for a batch that hangs."""
     jobs: list[strobe.Job] = []
 
     def run(files: int = 1, **checkpoint: object) -> strobe.Job:
@@ -139,7 +140,7 @@ def test_a_cancel_deletes_checkpoints_if_told_so_and_the_job_can_go_on_all_the_s
 def test_checkpoints_that_take_too_long_are_counted_and_the_job_goes_on_up_to_the_tolerated_number(
     start: Start, door: Door
 ) -> None:
-    job = start(interval=0.2, timeout=0.5, tolerable_failures=1000)
+    job = start(mode="aligned", interval=0.2, timeout=0.5, tolerable_failures=1000)
     door.shut()
     feed(job, 2)
     assert door.knocked.wait(60)
@@ -187,7 +188,7 @@ def test_more_failures_than_tolerated_fail_the_job_even_while_a_stage_hangs(
     start: Start, door: Door, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage_module, "_PATIENCE", 0.5)
-    job = start(timeout=0.5, tolerable_failures=0)
+    job = start(mode="aligned", timeout=0.5, tolerable_failures=0)
     door.shut()
     feed(job, 2)
     assert door.knocked.wait(60)
@@ -209,7 +210,7 @@ def test_more_failures_than_tolerated_fail_the_job_even_while_a_stage_hangs(
 
 
 def test_as_many_checkpoints_are_under_way_at_once_as_allowed(start: Start, door: Door) -> None:
-    job = start(interval=0.1, max_concurrent=2, tolerable_failures=1000, retained=1000)
+    job = start(mode="aligned", interval=0.1, max_concurrent=2, tolerable_failures=1000, retained=1000)
     door.shut()
     feed(job, 2)
     assert door.knocked.wait(60)
@@ -302,24 +303,21 @@ def test_rows_go_once_every_consumer_and_every_kept_checkpoint_is_past_them(
         feed(job, files)
         eventually(lambda: stage(job, "transfers").batch == files - 1, "the source goes on", job)  # noqa: B023
 
-    def checkpoint_between_two_batches() -> list[int]:
-        """The stage behind the door is let through one batch, is recorded, and stands before the next."""
+    def checkpoint_while_a_batch_hangs() -> None:
+        """What the batch reads is still in flight. Then it is let through, and the next one hangs."""
         assert door.knocked.wait(60)
-        taken: list[int] = []
-        asking = threading.Thread(target=lambda: taken.append(job.checkpoint()))
-        asking.start()
-        eventually(lambda: bool(under_way(job)), "it has begun", job)
+        job.checkpoint()
+        through = len(door.through)
         door.passes.release()
-        asking.join()
-        return taken
+        eventually(lambda: len(door.through) == through + 20, "one batch comes through", job)
 
-    checkpoint_between_two_batches()
-    assert job.store.load(job.store.list()[-1]).channels[ChannelId("transfers")].in_flight[NodeId("behind")].rows == 40
-    is_trimmed_to(spark, channel, job, range(40, 80), "two batches are read, two are needed")
-    checkpoint_between_two_batches()
-    is_trimmed_to(spark, channel, job, range(40, 80), "the older checkpoint still needs the third")
-    checkpoint_between_two_batches()
-    is_trimmed_to(spark, channel, job, range(60, 80), "the oldest is gone, and with it what only it needed")
+    checkpoint_while_a_batch_hangs()
+    assert job.store.load(job.store.list()[-1]).channels[ChannelId("transfers")].in_flight[NodeId("behind")].rows == 60
+    is_trimmed_to(spark, channel, job, range(20, 80), "one batch is read, three are needed")
+    checkpoint_while_a_batch_hangs()
+    is_trimmed_to(spark, channel, job, range(20, 80), "the older checkpoint still needs the second")
+    checkpoint_while_a_batch_hangs()
+    is_trimmed_to(spark, channel, job, range(40, 80), "the oldest is gone, and with it what only it needed")
     door.open.set()
     for _ in range(3):
         job.checkpoint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import DataFile
 from strobe.hosts.spark.snapshot.messages import Acknowledge, StartSnapshot, TrimChannel
+from strobe.hosts.spark.snapshot.recording import Recording
 from strobe.hosts.spark.stage.inbox import InputGrew
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
-from tests.support.spark.agent_world import Reads, World
+from tests.support.spark.agent_world import Immediate, Reads, World
 from tests.support.spark.played_agents import PlayedAgent
 
 MODES = list(BarrierMode)
@@ -93,6 +95,15 @@ def test_unaligned_records_at_once_and_the_backlog_is_in_flight(world: Make) -> 
     assert w.parts(1)["join"].in_flight[NodeId("fast")].rows == 190
     w.settle()
     w.check(1)
+
+
+class Unasked:
+    """A sink that delivers on snapshot, and never votes."""
+
+    name = "a/0"
+
+    def prepare(self, snapshot: SnapshotId, batch: int, done: Any) -> None:
+        pass
 
 
 def start(w: World, uid: str, snapshot: int = 1) -> None:
@@ -178,6 +189,120 @@ def test_no_stage_is_recorded_by_a_barrier_while_its_batch_runs(world: Make) -> 
     agent.life.put(InputGrew())
     assert agent.life.machine is not None
     assert not agent.life.machine.passed(SnapshotId(1))
+
+
+def test_a_snapshot_that_begins_while_a_batch_runs_is_recorded_as_before_the_batch(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    w.source_batch("a", 10)
+    w.batch("b")
+    w.batch("c")
+    w.source_batch("a", 7)
+
+    def begins(uid: str, shown: bool) -> None:
+        if uid == "b" and not shown:
+            w.trigger(1)
+            assert w.parts(1).keys() == {"a", "b", "c"}, "nobody waits for the batch"
+
+    w.meanwhile = begins
+    assert w.batch("b") == 7
+    w.settle()
+    w.check(1)
+    part = w.parts(1)["b"]
+    assert (part.record.batch, part.in_flight[NodeId("a")].rows) == (0, 7), "the batch is in flight"
+    assert w.rows_in("b", part.barrier or 0) == 10, "its rows are behind the barrier"
+
+
+def test_several_snapshots_can_begin_while_one_batch_runs(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    w.source_batch("a", 10)
+    w.batch("b")
+    w.source_batch("a", 7)
+    w.meanwhile = lambda uid, shown: None if shown else [w.trigger(s) for s in (1, 2, 3)] and None
+    w.batch("b")
+    w.meanwhile = lambda uid, shown: None
+    w.settle()
+    for snapshot in (1, 2, 3):
+        w.check(snapshot)
+        assert w.parts(snapshot)["b"].record.batch == 0
+
+
+def test_a_snapshot_that_begins_when_the_rows_of_the_batch_are_out_has_the_batch(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    w.source_batch("a", 10)
+    w.batch("b")
+    w.source_batch("a", 7)
+
+    def begins(uid: str, shown: bool) -> None:
+        if uid == "b" and shown:
+            w.trigger(1)
+            assert "b" not in w.parts(1)
+
+    w.meanwhile = begins
+    w.batch("b")
+    w.settle()
+    w.check(1)
+    assert w.parts(1)["b"].record.batch == 1
+
+
+@pytest.mark.parametrize("how", ["aligned", "last", "first batch", "begun before", "sinks not steady", "on snapshot"])
+def test_what_needs_the_stage_at_rest_waits_for_the_batch(world: Make, how: str) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    agent = w.stages["a"].agent
+    if how == "sinks not steady":
+        agent.stage = replace(agent.stage, steady=False)
+    elif how == "on snapshot":
+        agent.stage = replace(agent.stage, sinks=(Unasked(),))
+    agent.start(Incarnation(1))
+    if how != "first batch":
+        w.source_batch("a", 3)
+    if how == "begun before":
+        w.cut_short("a", 5)
+        w.restart("a")
+
+    def begins(uid: str, shown: bool) -> None:
+        if uid == "a" and not shown:
+            w.trigger(1, last=how == "last", aligned=how == "aligned")
+            assert "a" not in w.parts(1)
+            assert w.channels["a"].log.find_barrier(SnapshotId(1)) is None
+
+    w.meanwhile = begins
+    w.source_batch("a", 5)
+    agent.at_rest()
+    barrier = w.channels["a"].log.find_barrier(SnapshotId(1))
+    assert barrier is not None
+    assert w.rows_in("a", barrier.version) == (5 if how == "first batch" else 8)
+
+
+def test_sinks_are_recorded_where_they_stood_before_the_batch(world: Make) -> None:
+    w = world({"a": (), "b": ("a",)}, mode=BarrierMode.UNALIGNED)
+    agent = w.stages["b"].agent
+    stands = [0]
+    recorded: list[Recording] = []
+
+    class Uploads(Immediate):
+        def submit(self, stage: Any, recording: Recording, done: Any) -> None:
+            recorded.append(recording)
+            super().submit(stage, recording, done)
+
+    agent.stage = replace(agent.stage, sink_positions=lambda snapshot: {"b/0": stands[0]}, uploads=Uploads())
+    agent.start(Incarnation(1))
+    w.source_batch("a", 3)
+    w.batch("b")
+    stands[0] = 1
+
+    def begins(uid: str, shown: bool) -> None:
+        if uid == "b":
+            stands[0] = 2  # its sink has the batch already
+            w.trigger(1)
+
+    w.source_batch("a", 5)
+    w.meanwhile = begins
+    w.batch("b")
+    assert [(r.batch, r.sinks) for r in recorded] == [(0, {"b/0": 1})]
+    w.meanwhile = lambda uid, shown: None
+    w.trigger(2)
+    w.settle()
+    assert [(r.batch, r.sinks) for r in recorded[1:]] == [(1, {"b/0": 2})]
 
 
 def test_a_timeout_turns_an_aligned_snapshot_unaligned(world: Make) -> None:
@@ -365,8 +490,17 @@ def test_random_schedules_give_consistent_cuts(
     rng = random.Random(seed)
     w = world(reads, mode=mode, feedback=frozenset(feedback), limits=Limits(rows=rng.choice([None, 7, 30])), seed=seed)
     sources = [uid for uid, inputs in reads.items() if not inputs]
-    snapshot, waiting = 0, {}
+    snapshot = 0
+    waiting: dict[int, set[str]] = {}
     loops = 0
+
+    def meanwhile(uid: str, shown: bool) -> None:
+        """The stage may hear of a snapshot while its batch runs."""
+        if snapshot and uid in waiting[snapshot] and rng.random() < 0.3:
+            waiting[snapshot].discard(uid)
+            w.stages[uid].agent.tell(StartSnapshot(SnapshotId(snapshot), Kind.CHECKPOINT))
+
+    w.meanwhile = meanwhile
     for _ in range(120):
         action = rng.random()
         uid = rng.choice(list(reads))

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from strobe.model.cut import Json
 from strobe.model.errors import Failed, Fenced, Misuse, StrobeError
@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
-    "Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink", "Unreachable",
-    "checked_schema", "column_names", "fenced_off", "whole_results",
+    "NO_SNAPSHOT", "Delivery", "Part", "Sink", "SinkContext", "SinkFate", "SinkOutlook", "TransactionalSink",
+    "Unreachable", "checked_schema", "column_names", "fenced_off", "steady", "whole_results",
 ]  # fmt: skip
+
+NO_SNAPSHOT: Final = SnapshotId(0)
+_STEADY: Final = "strobe_steady"
+Position = TypeVar("Position", bound=Callable[..., Json])
 
 
 class Unreachable(Failed):
@@ -116,6 +120,13 @@ class SinkOutlook:
     warning: str = ""
 
 
+def steady(position: Position) -> Position:
+    """For a sink's `position` that depends on the batches that were written, and on nothing else. It is asked before
+    each batch, too, with `NO_SNAPSHOT`: then a snapshot that begins while the batch runs need not wait for its end."""
+    setattr(position, _STEADY, True)
+    return position
+
+
 class Sink(ABC):
     uid: str | None = None
     rows_taken: int | None = None  # what it has taken so far, for the status; None if it does not count
@@ -173,9 +184,14 @@ class Sink(ABC):
         """The newest batch of this job and timeline that it has, if it can tell. Called after `open`."""
         return None
 
+    @steady
     def position(self, snapshot: SnapshotId) -> Json:
         """At a snapshot, between two batches: what a restore needs to take this sink back to here."""
         return None
+
+    @property
+    def has_steady_position(self) -> bool:
+        return getattr(type(self).position, _STEADY, False)
 
     def outlook(self, position: Json, context: SinkContext, *, fork: bool, again: bool) -> SinkOutlook:
         """What a restore to `position` would do here; touches nothing. `position` is None for a sink that the snapshot

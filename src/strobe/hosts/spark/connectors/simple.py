@@ -17,6 +17,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkFate,
     SinkOutlook,
     TransactionalSink,
+    steady,
 )
 from strobe.hosts.spark.connectors.staging import Staging
 from strobe.model.cut import Json
@@ -128,6 +129,7 @@ class MemorySink(TransactionalSink):
         mine = [k for k in staged if k[0] == part.timeline and part.after < k[1] <= part.through]
         return {key: staged.pop(key) for key in mine}
 
+    @steady
     def position(self, snapshot: SnapshotId) -> Json:
         return {"timeline": self._timeline, "batch": self._newest}
 

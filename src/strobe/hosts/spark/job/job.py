@@ -264,6 +264,7 @@ class Job:
             post=self._coordinator.post,
             sinks=self._sinks.get(spec.uid, ()),
             sink_positions=stage.sink_positions,
+            steady=all(sink.has_steady_position for sink in stage.spec.sinks),
             clock=self._clock,
             hold=hold_of(spec, has_source=has_source),
             never_rests=stage.never_rests,

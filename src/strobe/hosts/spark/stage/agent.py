@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from strobe.hosts.spark.snapshot.messages import StageReady, ToAgent
 from strobe.hosts.spark.stage.inbox import (
     BatchArrived,
+    BatchComputed,
     BatchEnded,
     Closed,
     HaltAsked,
@@ -122,6 +123,12 @@ class StageAgent:
         """A batch that comes, or goes on, after the stage was told to stop must not be committed."""
         if not self._present.live:
             raise Failed(f"Stage {self.uid!r} is stopping; batch {batch} is left for its next start.")
+
+    def show_batch(self, batch: int) -> None:
+        """The batch is computed. When this returns, its rows may be put into the stage's channel."""
+        computed = BatchComputed(batch)
+        self._present.put(computed)
+        computed.wait()
 
     def end_batch(self, batch: int, *, failed: bool = False) -> None:
         """Called at the end of every batch that was begun."""

@@ -21,8 +21,8 @@ from strobe.model.ids import NodeId, SnapshotId
 from strobe.protocol.events import AlignmentTimedOut
 
 __all__ = [
-    "BatchArrived", "BatchEnded", "Closed", "HaltAsked", "IdleAsked", "Inbox", "InputGrew", "Item", "LookAsked",
-    "PlanAsked", "Question", "SinkVoted", "StopAsked", "Uploaded",
+    "BatchArrived", "BatchComputed", "BatchEnded", "Closed", "HaltAsked", "IdleAsked", "Inbox", "InputGrew", "Item",
+    "LookAsked", "PlanAsked", "Question", "SinkVoted", "StopAsked", "Uploaded",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -70,6 +70,13 @@ class PlanAsked(Question[int]):
 @dataclass(frozen=True, eq=False, slots=True)
 class BatchArrived(Question[None]):
     """Spark hands over a batch, and has committed the one before. Answered when the batch may begin."""
+
+    batch: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BatchComputed(Question[None]):
+    """The rows of the batch that runs are about to be put into the stage's channel. Answered when they may."""
 
     batch: int
 
@@ -132,8 +139,8 @@ class SinkVoted:
 
 
 Item: TypeAlias = (
-    PlanAsked | BatchArrived | BatchEnded | InputGrew | HaltAsked | StopAsked | IdleAsked | LookAsked | Uploaded
-    | SinkVoted | AlignmentTimedOut | ToAgent
+    PlanAsked | BatchArrived | BatchComputed | BatchEnded | InputGrew | HaltAsked | StopAsked | IdleAsked | LookAsked
+    | Uploaded | SinkVoted | AlignmentTimedOut | ToAgent
 )  # fmt: skip
 
 

@@ -18,9 +18,13 @@ There are three moments at which a stage is known to be at rest, and whichever c
 Barriers need no batch: an entry without rows at the next position has been reached the moment all before it has been
 read, so a snapshot costs a stage no micro-batch, and a stage without data passes barriers on all the same.
 
-While a batch runs, one thing is done: a barrier of a snapshot for which the stage is recorded already ends the content
-of its channel. That is a number and touches no state, so a snapshot waits for the batch in which it found the stage,
-and not for the next one too.
+While a batch runs, two things are done. A barrier of a snapshot for which the stage is recorded already ends the
+content of its channel: that is a number and touches no state. And an unaligned snapshot that begins is recorded *as the
+stage was before the batch*, as long as nobody sees anything of the batch: the state before it is on disk, what it reads
+counts as in flight, and the barrier is placed before its rows. So a snapshot does not wait for a batch. Before its rows
+go into the channel, the batch asks (`BatchComputed`); a snapshot that begins later waits until the stage is at rest. A
+stage without a channel never asks; its sinks are recorded where they stood before the batch. `Recorder.begin_batch`
+says which stages are recorded at rest only. So is every stage if the snapshot is aligned, or ends the job.
 
 A batch *waits* in front of the stage's function if the stage was recorded for the snapshot that ends the job: it
 belongs to the next start from that snapshot. If that snapshot is given up, the batch begins; if the job ends, it is
@@ -41,12 +45,10 @@ from collections.abc import Callable, Mapping
 
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.checkpoint import files as spark_checkpoint
-from strobe.hosts.spark.snapshot.messages import (
-    StageRegistered,
-    TrimChannel,
-)
+from strobe.hosts.spark.snapshot.messages import StageRegistered, TrimChannel
 from strobe.hosts.spark.stage.inbox import (
     BatchArrived,
+    BatchComputed,
     BatchEnded,
     Closed,
     HaltAsked,
@@ -104,12 +106,14 @@ class StageLife:
         self._recorder = Recorder(stage, incarnation, self._finished, self.put)
         self.replayed = logged if logged is not None and logged > self._finished else None
         self._begun = max(self._finished, written) if self.replayed is not None else self._finished
+        self._written = written
         self.live = True
         self._ended = False
         self.halting = False  # it admits nothing more
         self._inbox = Inbox(str(self._is_stopping()))
         self._running: int | None = None  # the batch that is being written
         self._running_since = 0.0
+        self._unseen = False  # a snapshot can be recorded as the stage was before the batch that is being written
         self._waiting: BatchArrived | None = None
         self._plans: list[PlanAsked] = []  # that cannot be answered yet
         self._held: tuple[PlanAsked, float] | None = None  # the one that waits for rows, and until when
@@ -223,6 +227,9 @@ class StageLife:
                 self._close_channels()  # a held question is looked at again in any case; else Spark asks in a moment
             case BatchArrived():
                 self._arrive(item)
+            case BatchComputed():
+                self._unseen = False
+                item.answer(None)
             case BatchEnded():
                 self._end(item)
             case Uploaded():
@@ -251,6 +258,7 @@ class StageLife:
             self.live = False  # a batch that arrives now is refused, and left for the next start
             self._try_halt()
         self._let_begin()
+        self._record_before_batch()
         due = self._recorder.has_messages or self._waiting is not None or self._alone
         if self.live and due and self._error is None and self._stage.clock.monotonic() >= self._look_again:
             self._look()
@@ -375,6 +383,8 @@ class StageLife:
             arrived.refuse(self._is_stopping())
         elif self._is_known and self._admits(arrived.batch):
             self._waiting = None
+            begun_before = arrived.batch <= max(self._begun, self._written) or arrived.batch == self.replayed
+            self._unseen = self._apart is None and not begun_before and self._recorder.begin_batch()
             self._begun = max(self._begun, arrived.batch)
             self._running, self._running_since = arrived.batch, self._stage.clock.monotonic()
             arrived.answer(None)
@@ -386,7 +396,7 @@ class StageLife:
         if not ended.failed:
             self._finished = max(self._finished, ended.batch)
             self._recorder.reading.ran(self._stage.clock.monotonic() - self._running_since)
-        self._running = None
+        self._running, self._unseen = None, False
 
     def _is_idle(self) -> bool:
         """Spark has planned twice without running a batch: one without data may be due when the watermark has moved. A
@@ -403,6 +413,17 @@ class StageLife:
             self._recorder.close_channels()
         except (Failed, Damaged, OSError) as error:
             _log.debug("%s: its channels are looked at again after the batch: %s", self._stage.uid, error)
+
+    def _record_before_batch(self) -> None:
+        """A batch runs, and nobody sees anything of it: what has been asked for can be recorded as before it."""
+        if not self._unseen or not self._recorder.has_messages or not self.live or self._error is not None:
+            return
+        try:
+            self._recorder.record_before_batch()
+        except (Fenced, ProtocolError) as error:
+            self._cannot_go_on(error)
+        except (Failed, Damaged, OSError) as error:
+            _log.debug("%s: it is recorded after its batch: %s", self._stage.uid, error)
 
     def _trim(self, upto: int) -> None:
         """Not in this thread: it waits for the disk."""

@@ -42,9 +42,10 @@ def _nothing(snapshot: SnapshotId) -> Mapping[str, Json]:
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """What a stage's agent works with, the same in all its lives. `post` carries messages to the coordinator;
-    `sinks` are those that deliver on snapshot; `sink_positions` is where each of the others stands. `hold`: how many
-    seconds at most Spark's question is kept while there is nothing to read. `never_rests`: it waits for the clock, so
-    Spark runs one batch after the other, with rows or without. `pace`: how many rows its next batch should have, by
+    `sinks` are those that deliver on snapshot; `sink_positions` is where each of the others stands, and `steady` says
+    that it can be asked for before a batch, for snapshots that begin while the batch runs (`NO_SNAPSHOT`). `hold`: how
+    many seconds at most Spark's question is kept while there is nothing to read. `never_rests`: it waits for the clock,
+    so Spark runs one batch after the other, with rows or without. `pace`: how many rows its next batch should have, by
     what its batches have taken."""
 
     uid: NodeId
@@ -59,6 +60,7 @@ class StageContext:
     post: Callable[[ToCoordinator], None]
     sinks: tuple[Voter, ...] = ()
     sink_positions: Callable[[SnapshotId], Mapping[str, Json]] = _nothing
+    steady: bool = True
     clock: Clock = SYSTEM
     hold: float = 0.0
     never_rests: bool = False

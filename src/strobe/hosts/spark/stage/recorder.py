@@ -9,21 +9,24 @@ All of this runs in the stage's own thread.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
 
 from strobe.hosts.spark import crash_points
 from strobe.hosts.spark.channel.admission import merge, rows_in
+from strobe.hosts.spark.connectors.base import NO_SNAPSHOT
 from strobe.hosts.spark.snapshot.messages import AbortSnapshot, SnapshotComplete, StageRegistered, StartSnapshot
 from strobe.hosts.spark.snapshot.recording import Recording
 from strobe.hosts.spark.stage.inbox import SinkVoted, Uploaded
 from strobe.hosts.spark.stage.inputs import Reach, StageInputs
 from strobe.hosts.spark.stage.parts import StageContext, StageParts
-from strobe.model.errors import Damaged, Failed, Fenced, HostFault
+from strobe.model.cut import Json
+from strobe.model.errors import Damaged, Failed, Fenced, HostFault, StrobeError
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
-from strobe.protocol.barriers import Barriers
+from strobe.protocol.barriers import BarrierMode, Barriers
 from strobe.protocol.events import (
     Abort,
     AlignmentTimedOut,
@@ -43,10 +46,11 @@ from strobe.protocol.events import (
     SendBarrier,
     StartTimer,
 )
-from strobe.store.manifest import InFlight
+from strobe.store.manifest import NOTHING, InFlight
 
 __all__ = ["Recorder"]
 
+_log = logging.getLogger("strobe.agent")
 _FALLIBLE = (RecordState, SendBarrier, ChannelRecorded, NodeRecorded, Overtake)
 Message: TypeAlias = StartSnapshot | AbortSnapshot | SnapshotComplete | AlignmentTimedOut
 
@@ -72,6 +76,7 @@ class Recorder:
         self._heard: dict[SnapshotId, float] = {}
         # The snapshot that ends the job, and the batch after which the stage was recorded for it.
         self._last: tuple[SnapshotId, int] | None = None
+        self._sinks_before: Mapping[str, Json] | None = None  # while a batch runs: where its sinks stood before it
 
     # ── what the coordinator says ───────────────────────────────────────────────────────────────────────────────────
 
@@ -121,6 +126,7 @@ class Recorder:
         """The stage is at rest after `batch`. Take in what it read, and what was said meanwhile. `begun` is the newest
         batch of which others may see something."""
         began = self._stage.clock.monotonic()
+        self._sinks_before = None
         if batch != self.batch:
             self.reading.committed(self._stage.checkpoint, batch)
             self.batch = batch
@@ -139,6 +145,30 @@ class Recorder:
         ):
             pass
 
+    # ── while a batch runs ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_batch(self) -> bool:
+        """A batch begins of which nobody has seen anything. True if snapshots may be recorded as before it until its
+        rows are in the channel. Not if it is the first batch: there is nothing before it. Not if a sink delivers on
+        snapshot: its rows would wait for the next one. And not if a sink cannot say in advance where it stands."""
+        stage = self._stage
+        if stage.mode is not BarrierMode.UNALIGNED or stage.sinks or not stage.steady or self.batch == NOTHING:
+            return False
+        try:
+            self._sinks_before = stage.sink_positions(NO_SNAPSHOT)
+        except (StrobeError, OSError) as error:
+            _log.debug("%s: snapshots wait for its batch: %s", stage.uid, error)
+            return False
+        return True
+
+    def record_before_batch(self) -> None:
+        """Take in what was said since the last rest, up to the first message for which the stage must be at rest. What
+        the batch reads is not in the state that is recorded, so it counts as in flight."""
+        machine = self._machine
+        if machine is not None and machine.aligning is None:
+            self.reading.refresh()
+            self._take_in(machine, self._stage.clock.monotonic(), lambda message: not _needs_rest(machine, message))
+
     def close_channels(self) -> None:
         """A batch may be running. Barriers of snapshots for which the stage is recorded say where the content of their
         channels ends: that needs no rest, and the snapshot does not wait for the batch."""
@@ -147,8 +177,8 @@ class Recorder:
             self.reading.refresh()
             self._arrivals(machine, self.reading.look_ahead(machine, recorded=True), self._stage.clock.monotonic())
 
-    def _take_in(self, machine: Barriers, now: float) -> None:
-        while self._messages:
+    def _take_in(self, machine: Barriers, now: float, may: Callable[[Message], bool] = lambda message: True) -> None:
+        while self._messages and may(self._messages[0]):
             message = self._messages.popleft()
             match message:
                 case StartSnapshot(snapshot, _, options):
@@ -213,13 +243,14 @@ class Recorder:
                 raise HostFault(f"A stage's agent cannot perform {type(effect).__name__}.")
 
     def _recording(self, snapshot: SnapshotId, began: float, now: float) -> Recording:
+        before = self._sinks_before
         return Recording(
             snapshot,
             self.batch,
             self.reading.positions,
             began=began,
             recorded_at=now,
-            sinks=self._stage.sink_positions(snapshot),
+            sinks=self._stage.sink_positions(snapshot) if before is None else before,
             consumed=self.reading.offsets,
         )
 
@@ -241,3 +272,15 @@ class Recorder:
                 self.parts.upload(snapshot)
             case Overtake(channel, snapshot):
                 self._arrivals(machine, self.reading.overtaken_by(NodeId(channel), snapshot), now)
+
+
+def _needs_rest(machine: Barriers, message: Message) -> bool:
+    """Whether it cannot be heard while a batch runs: only what does not wait for barriers can be recorded then, and
+    nothing may come after what ends the job."""
+    match message:
+        case StartSnapshot(_, _, options):
+            return options.last or not machine.overtakes(options)
+        case AlignmentTimedOut():
+            return True
+        case _:
+            return False

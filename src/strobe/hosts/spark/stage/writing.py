@@ -33,6 +33,7 @@ class BatchWriting:
         if self._output is not None:
             files = write_files(batch, batch_id, self._output)
             crash_points.point("batch.computed", self._spec.uid)
+            self._agent.show_batch(batch_id)
             commit = self._output.append(files, batch_id)
             crash_points.point("batch.in-channel", self._spec.uid)
             if commit is not None:

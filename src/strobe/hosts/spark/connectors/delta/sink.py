@@ -41,6 +41,7 @@ from strobe.hosts.spark.connectors.base import (
     TransactionalSink,
     checked_schema,
     column_names,
+    steady,
     whole_results,
 )
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, checked_letters
@@ -338,6 +339,7 @@ class DeltaSink(TransactionalSink):
             return self._table.version
         return ChannelLog(self._where).head if self._writer is None else self._writer.log.head
 
+    @steady
     def position(self, snapshot: SnapshotId) -> Json:
         """The table's version; on snapshot also what tells the commit that will make the rest visible."""
         letters = self._letters.position(self._through)

@@ -34,6 +34,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkOutlook,
     TransactionalSink,
     fenced_off,
+    steady,
     whole_results,
 )
 from strobe.hosts.spark.connectors.files import restore as file_restore
@@ -323,6 +324,7 @@ class FileSink(TransactionalSink):
         shown = [b for t, b in file_restore.shown(self._where) if t == self._context.timeline]
         return max(-1, -1 if staged is None else staged, *shown)
 
+    @steady
     def position(self, snapshot: SnapshotId) -> Json:
         lineage = self._lineage.extended(self._context.timeline, self._through)
         return {"path": str(self._where), "lineage": lineage.as_json()}

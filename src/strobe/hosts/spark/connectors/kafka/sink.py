@@ -30,6 +30,7 @@ from strobe.hosts.spark.connectors.base import (
     SinkOutlook,
     TransactionalSink,
     Unreachable,
+    steady,
     whole_results,
 )
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected, checked_letters
@@ -156,6 +157,7 @@ class KafkaSink(TransactionalSink):
         newest = max(-1 if staged is None else staged, self._publisher.visible(int(self._context.timeline)))
         return newest if newest >= 0 else None
 
+    @steady
     def position(self, snapshot: SnapshotId) -> Json:
         last = self.last_batch()
         return {"letters": self._letters.position(-1 if last is None else last)}

@@ -34,6 +34,7 @@ from strobe.hosts.spark.connectors.base import (
     Unreachable,
     checked_schema,
     column_names,
+    steady,
     whole_results,
 )  # fmt: skip
 from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected, checked_letters
@@ -305,6 +306,7 @@ class PostgresSink(TransactionalSink):
 
     # ── restore ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @steady
     def position(self, snapshot: SnapshotId) -> Json:
         return {"table": self.table, "address": self.dsn.address, "letters": self._letters.position(self._last)}
 
