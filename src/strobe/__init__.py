@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         SinkFate,
         SinkOutlook,
         TransactionalSink,
+        steady,
     )
     from strobe.hosts.spark.connectors.dead_letters import DeadLetters, Letters, Rejected
     from strobe.hosts.spark.connectors.delta.sink import DeltaSink
@@ -39,7 +40,7 @@ __all__ = [
     "FileSink", "ForeachBatchSink", "Job", "JobState", "KafkaSink", "Letters", "MemorySink", "Misuse", "Part",
     "Pipeline", "PostgresSink", "Rejected", "RestartPolicy", "Sink", "SinkContext", "SinkFate", "SinkOutlook",
     "Staging", "StrobeError", "TransactionalSink", "feedback", "open_snapshot", "read_kafka", "read_postgres",
-    "stable_random",
+    "stable_random", "steady",
 ]  # fmt: skip
 
 # Looked up when first used: the protocols, the simulator and the command line need no Spark.
@@ -53,6 +54,7 @@ _HOMES = {
     "SinkFate": "connectors.base",
     "SinkOutlook": "connectors.base",
     "TransactionalSink": "connectors.base",
+    "steady": "connectors.base",
     "DeadLetters": "connectors.dead_letters",
     "Letters": "connectors.dead_letters",
     "Rejected": "connectors.dead_letters",
