@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from strobe.hosts.spark.jvm import reader_server, reader_stub
+from strobe.hosts.spark.jvm.planning_daemon import DAEMON, PLANNING
 from strobe.hosts.spark.jvm.worker_python import worker_python
 
 PATIENCE = 60.0
@@ -116,3 +120,29 @@ def test_other_programs_of_sparks_are_started_as_they_are(tmp_path: Path) -> Non
     python = worker_python(sys.executable, tmp_path)
     done = subprocess.run([python, "-c", "print(1)", "-m"], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize("module", PLANNING)
+def test_spark_has_a_planning_daemon_that_is_sparks_own(tmp_path: Path, module: str) -> None:
+    """It serves as Spark's does, and ends as Spark's does: with its standard input."""
+    python = worker_python(sys.executable, tmp_path)
+    with subprocess.Popen([python, "-m", DAEMON, module], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        port = int.from_bytes(daemon.stdout.read(4), "big")
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+        daemon.stdin.close()
+        assert daemon.wait(PATIENCE) == 0
+
+
+def test_who_makes_a_source_has_its_modules_loaded(spark: SparkSession) -> None:
+    class Probe(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "probe_of_modules"
+
+        def schema(self) -> str:
+            return f"{'loaded' if 'strobe.hosts.spark.channel.source' in sys.modules else 'missing'} INT"
+
+    spark.dataSource.register(Probe)
+    assert spark.read.format("probe_of_modules").load().columns == ["loaded"]

@@ -5,7 +5,8 @@ each worker that starts compiles the part of pyspark that it needs: 0.9 s of pro
 each of the three or four processes that a query with a channel starts, and Spark gives up on one that takes ten
 seconds. The package that the driver itself has imported is the same, compiled: the workers are made to take that.
 
-A process that plans the batches of a stream is not started at all, but asked for: see `reader_server`.
+A process that plans the batches of a stream is not started at all, but asked for: see `reader_server`. Spark's daemons
+for planning have the modules of channels loaded: see `planning_daemon`.
 
 What else is on the path comes before it, as in the driver: a module of the user's hides an installed one.
 """
@@ -18,7 +19,8 @@ from pathlib import Path
 
 import pyspark
 
-from strobe.hosts.spark.jvm import reader_stub
+from strobe.hosts.spark.jvm import planning_daemon, reader_stub
+from strobe.hosts.spark.jvm.planning_daemon import DAEMON, PLANNING
 from strobe.hosts.spark.jvm.readers import READER_MODULE, SOCKET
 
 __all__ = ["worker_python"]
@@ -38,6 +40,9 @@ export PYTHONPATH="$first"{packages}
 if [ "$1 $2" = "-m {reader}" ]; then
   exec {python} -I -S {stub} {socket} {reader}
 fi
+if [ "$1 $2" = "-m {daemon}" ]; then
+  case $3 in {planning}) shift 2; exec {python} -m {planner} "$@" ;; esac
+fi
 exec {python} "$@"
 """
 
@@ -53,6 +58,9 @@ def worker_python(python: str, place: Path) -> str:
             packages=shlex.quote(str(packages)),
             python=shlex.quote(python),
             reader=READER_MODULE,
+            daemon=DAEMON,
+            planning="|".join(PLANNING),
+            planner=planning_daemon.__name__,
             stub=shlex.quote(reader_stub.__file__),
             socket=shlex.quote(str(place / SOCKET)),
         )
