@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SIDES = ("strobe", "plain")
+CHAINED = "strobe-chained"  # as Strobe runs it by default: stages like these become one query
 DDL = "id BIGINT, hops INT"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -132,7 +133,8 @@ def hop(frame: Any) -> Any:
 @contextlib.contextmanager
 def chain(side: str, stages: int, data: Path, work: Path) -> Iterator[Chain]:
     data.mkdir(parents=True, exist_ok=True)
-    with _strobe(stages, data, work) if side == "strobe" else _plain(stages, data, work) as running:
+    started = _plain(stages, data, work) if side == "plain" else _strobe(stages, data, work, side == CHAINED)
+    with started as running:
         yield running
 
 
@@ -148,12 +150,12 @@ class _Strobe:
 
 
 @contextlib.contextmanager
-def _strobe(stages: int, data: Path, work: Path) -> Iterator[Chain]:
+def _strobe(stages: int, data: Path, work: Path, chained: bool) -> Iterator[Chain]:
     import strobe
     from strobe.hosts.spark.job.job import start_job
     from strobe.hosts.spark.jvm.session import spark_session
 
-    pipeline = strobe.Pipeline("chain", partitions=2, chain=False)  # what a stage and its channel cost
+    pipeline = strobe.Pipeline("chain", partitions=2, chain=chained)  # if not: what a stage and its channel cost
     pipeline.stage(uid="s0")(lambda spark: hop(spark.readStream.schema(DDL).parquet(str(data))))
     for n in range(1, stages):
         to = strobe.DeltaSink(str(work / "out")) if n == stages - 1 else ()

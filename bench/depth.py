@@ -2,6 +2,8 @@
 
     python bench/depth.py                    20 stages, three rounds, both sides alternately
     python bench/depth.py --stages 3
+    python bench/depth.py --sides strobe-chained,plain
+                                             as Strobe runs it by default, in one query; else each stage is a query
     python bench/depth.py --quick            3 stages, one round
 
 Start: from a session that is up until every query has looked at its source. Through: from a new file of ten rows until
@@ -24,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench._chain import SIDES, chain, put_file, spent
+from bench._chain import CHAINED, SIDES, chain, put_file, spent
 from bench._report import figure
 
 FILES = 5
@@ -71,7 +73,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=(*SIDES, CHAINED), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
@@ -91,7 +93,7 @@ def main() -> None:
         ratio = f"{medians[0] / medians[1]:>8.2f}" if len(medians) == 2 else ""
         print(f"{name:<28}" + "".join(f"{m:>10.2f}" for m in medians) + ratio)
         if len(medians) == 2 and name in TARGETS:
-            what = f"{name}, {args.stages} stages, against plain queries"
+            what = f"{name}, {args.stages} stages{', chained' if sides[0] == CHAINED else ''}, against plain queries"
             figure("depth.py", what, medians[0] / medians[1], at_most=TARGETS[name])
 
 
