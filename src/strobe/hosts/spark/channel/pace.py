@@ -1,8 +1,8 @@
 """How many rows a stage takes at once, so that its batches last about as long as they should.
 
 A snapshot falls between two batches, and those that cannot be taken as before the running batch (aligned ones,
-savepoints, stages whose sinks deliver on snapshot) wait for its end. Without a limit a stage with a backlog reads all of
-it in one batch: none of these completes meanwhile, and readers of its tables see nothing new.
+savepoints, stages whose sinks deliver on snapshot) wait for its end. Without a limit a stage with a backlog reads all
+of it in one batch: none of these completes meanwhile, and readers of its tables see nothing new.
 
 *What is learnt.* A batch costs something by itself and something for each row: seconds = F + C · rows. Both come from
 the last batches, by the line that fits them best, the newest ones counting most. As long as all batches are alike, the

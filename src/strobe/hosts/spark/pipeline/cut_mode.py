@@ -3,7 +3,8 @@
 Theory
 ------
 An unaligned checkpoint takes as long as one batch at most, whatever the backlog and the depth of the graph, and mostly
-waits for none; rows in flight are a pair of numbers. A restore gives the same result in either mode. So it is the default.
+waits for none; rows in flight are a pair of numbers. A restore gives the same result in either mode. So it is the
+default.
 
 One kind of reader can tell the modes apart: those who read what sinks deliver *on snapshot*. Such sinks show what their
 stages had done when they were recorded. After an aligned checkpoint that is the whole effect of the same source rows,
