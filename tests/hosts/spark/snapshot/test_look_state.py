@@ -28,6 +28,7 @@ CASES: list[tuple[str, str, Mapping[str, str]]] = [
     *((name, "own", OWN) for name in ("types", "joined", "sessions", "groups")),
     ("types", "zstd", {**CHANGES, "spark.sql.streaming.stateStore.compression.codec": "zstd"}),
     ("joined", "three", {**CHANGES, "spark.sql.streaming.join.stateFormatVersion": "3"}),
+    ("joined", "four", {**CHANGES, "spark.sql.streaming.join.stateFormatVersion": "4"}),
     ("sums", "one", {**CHANGES, "spark.sql.streaming.aggregation.stateFormatVersion": "1"}),
 ]
 
