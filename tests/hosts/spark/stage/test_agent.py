@@ -217,7 +217,13 @@ def test_several_snapshots_can_begin_while_one_batch_runs(world: Make) -> None:
     w.source_batch("a", 10)
     w.batch("b")
     w.source_batch("a", 7)
-    w.meanwhile = lambda uid, shown: None if shown else [w.trigger(s) for s in (1, 2, 3)] and None
+
+    def begin(uid: str, shown: bool) -> None:
+        if not shown:
+            for snapshot in (1, 2, 3):
+                w.trigger(snapshot)
+
+    w.meanwhile = begin
     w.batch("b")
     w.meanwhile = lambda uid, shown: None
     w.settle()
