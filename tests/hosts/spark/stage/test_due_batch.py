@@ -168,7 +168,9 @@ class Hold:
 
 def operators(data: Path, hold: Hold | None = None) -> strobe.Pipeline:
     """Each query as a stage that reads a channel, and two that read files themselves."""
-    pipeline = strobe.Pipeline("due", checkpoint=strobe.CheckpointConfig(interval=None, retained=100))
+    # Aligned checkpoints fall behind the batch in which they find a stage.
+    config = strobe.CheckpointConfig(interval=None, retained=100, mode="aligned")
+    pipeline = strobe.Pipeline("due", checkpoint=config)
     bounded = {"availableNow": True}
 
     @pipeline.stage(uid="events", trigger=bounded)
