@@ -12,9 +12,11 @@ import pytest
 
 from strobe.hosts.spark.channel.admission import Limits
 from strobe.hosts.spark.channel.log import DataFile
+from strobe.hosts.spark.connectors.base import NO_SNAPSHOT
 from strobe.hosts.spark.snapshot.messages import Acknowledge, StartSnapshot, TrimChannel
 from strobe.hosts.spark.snapshot.recording import Recording
 from strobe.hosts.spark.stage.inbox import InputGrew
+from strobe.model.cut import Json
 from strobe.model.ids import Incarnation, NodeId, SnapshotId
 from strobe.model.kind import Kind
 from strobe.protocol.barriers import BarrierMode
@@ -277,6 +279,26 @@ def test_what_needs_the_stage_at_rest_waits_for_the_batch(world: Make, how: str)
     barrier = w.channels["a"].log.find_barrier(SnapshotId(1))
     assert barrier is not None
     assert w.rows_in("a", barrier.version) == (5 if how == "first batch" else 8)
+
+
+def test_a_sink_that_cannot_say_where_it_stands_before_a_batch_does_not_stop_the_stage(world: Make) -> None:
+    w = world(CHAIN, mode=BarrierMode.UNALIGNED)
+    agent = w.stages["a"].agent
+
+    def position(snapshot: SnapshotId) -> dict[str, Json]:
+        if snapshot == NO_SNAPSHOT:
+            raise ZeroDivisionError("in somebody's sink")
+        return {}
+
+    agent.stage = replace(agent.stage, sink_positions=position)
+    agent.start(Incarnation(1))
+    w.source_batch("a", 3)
+    w.meanwhile = lambda uid, shown: start(w, uid) if uid == "a" and not shown else None
+    w.source_batch("a", 5)
+    agent.at_rest()
+    barrier = w.channels["a"].log.find_barrier(SnapshotId(1))
+    assert barrier is not None
+    assert w.rows_in("a", barrier.version) == 8, "it waited for the batch"
 
 
 def test_sinks_are_recorded_where_they_stood_before_the_batch(world: Make) -> None:

@@ -422,7 +422,7 @@ class StageLife:
             self._recorder.record_before_batch()
         except (Fenced, ProtocolError) as error:
             self._cannot_go_on(error)
-        except (Failed, Damaged, OSError) as error:
+        except Exception as error:
             _log.debug("%s: it is recorded after its batch: %s", self._stage.uid, error)
 
     def _trim(self, upto: int) -> None:

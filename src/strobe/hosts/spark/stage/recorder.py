@@ -24,7 +24,7 @@ from strobe.hosts.spark.stage.inbox import SinkVoted, Uploaded
 from strobe.hosts.spark.stage.inputs import Reach, StageInputs
 from strobe.hosts.spark.stage.parts import StageContext, StageParts
 from strobe.model.cut import Json
-from strobe.model.errors import Damaged, Failed, Fenced, HostFault, StrobeError
+from strobe.model.errors import Damaged, Failed, Fenced, HostFault
 from strobe.model.ids import ChannelId, Incarnation, NodeId, SnapshotId
 from strobe.protocol.barriers import BarrierMode, Barriers
 from strobe.protocol.events import (
@@ -156,7 +156,7 @@ class Recorder:
             return False
         try:
             self._sinks_before = stage.sink_positions(NO_SNAPSHOT)
-        except (StrobeError, OSError) as error:
+        except Exception as error:  # a sink may be anybody's
             _log.debug("%s: snapshots wait for its batch: %s", stage.uid, error)
             return False
         return True
